@@ -5,7 +5,7 @@
 //! them to dispatch-core.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -142,9 +142,26 @@ impl Condor {
             .await
             .map_err(|e| no_answer(e.to_string()))?;
         if class_ads::has_no_answer(&answer) {
-            return Err(no_answer(answer.stderr));
+            if program == "condor_q" && self.is_queue_empty(constraint).await {
+                answer.into_stdout(program);
+                return Ok(Vec::new());
+            }
+            return Err(no_answer(match answer.stderr.is_empty() {
+                true => answer.stdout,
+                false => answer.stderr,
+            }));
         }
         condor_q::parse(&answer.into_stdout(program))
             .map_err(|error| no_answer(format!("cannot parse the output of {program}: {error}")))
+    }
+
+    /// Whether the schedd itself says that it has no such jobs: without jobs, `condor_q -json`
+    /// prints nothing, and a site may print greetings and errors of its own.
+    async fn is_queue_empty(&self, constraint: &str) -> bool {
+        self.extra_commands.fetch_add(1, Ordering::Relaxed);
+        let command = Command::new("condor_q").timeout(self.command_timeout);
+        let totals = command.args(["-totals", "-constraint", constraint]);
+        let answer = totals.run_checked().await;
+        answer.is_ok_and(|answer| answer.stdout.contains("Total for query: 0 jobs;"))
     }
 }

@@ -56,6 +56,12 @@ impl Condor {
                     rejection.unwrap_or_else(|| "HTCondor does not know its job".to_owned());
                 (reason, None)
             }
+            // Nobody will ever know more.
+            Err(error) if is_without_history(&error.to_string()) => {
+                doubt = unread.map(Uncertainty::ResultsUnknown);
+                let reason = "it cannot be told how its job ended: this pool keeps no history of jobs (HISTORY is not set)";
+                (reason.to_owned(), None)
+            }
             Err(error) => {
                 let why = error.to_string();
                 let reason = format!("it cannot be told how its job ended: {why}");
@@ -85,5 +91,37 @@ impl Condor {
     async fn query_history(&self, constraint: &str) -> Result<Vec<JobAd>, SchedulerError> {
         self.query_ads("condor_history", constraint, &["-limit", "1"])
             .await
+    }
+}
+
+/// Whether condor_history says that the pool keeps none.
+fn is_without_history(error: &str) -> bool {
+    error.contains("HISTORY")
+        && ["is unset", "not defined"]
+            .iter()
+            .any(|words| error.contains(words))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pool_without_history_is_no_pool_that_does_not_answer() {
+        for (error, expected) in [
+            // HTCondor 23.9.
+            (
+                "Error: No passed search file and configuration key HISTORY is unset.\n\nExtra Info: The variable HISTORY is not defined in your config file.",
+                true,
+            ),
+            (
+                "Error: The variable HISTORY is not defined in your config file.",
+                true,
+            ),
+            ("Error: cannot open the file HISTORY", false),
+            ("timed out", false),
+        ] {
+            assert_eq!(is_without_history(error), expected, "{error}");
+        }
     }
 }

@@ -31,13 +31,7 @@ impl SlotClassCache {
         if self.pool_grows {
             return Admission::Now;
         }
-        let fit = self.cached.read(|capacity| capacity.fit(needs));
-        let fit = fit.unwrap_or(Admission::Now);
-        // Machines join and leave, so a capacity that rejects a container is refreshed soon.
-        if matches!(fit, Admission::Never(_)) {
-            self.cached.invalidate();
-        }
-        fit
+        self.cached.fit(|capacity| capacity.fit(needs))
     }
 
     /// Whether a job that one machine cannot run has another machine to try.

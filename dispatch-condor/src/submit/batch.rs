@@ -185,11 +185,10 @@ impl Condor {
                 .args(["-terse", "-"])
                 .input(description);
             *commands += 1;
-            let failure = match submit_command::run_submit(command).await {
-                Ok(answer) => {
-                    let output = answer.into_stdout_except("condor_submit", macros::is_unused_own);
+            let means_nothing = macros::is_unused_own;
+            let failure = match submit_command::run_submit(command, " - ", means_nothing).await {
+                Ok(first) => {
                     // "7.0 - 7.4": one cluster, its processes in the order of the items.
-                    let first = submit_command::parse_job_id(&output, " - ");
                     let cluster = first.split('.').next().unwrap_or_default();
                     let id = |n: usize| Ok(JobId(format!("{cluster}.{n}")));
                     answers.extend((0..part.len()).map(id));

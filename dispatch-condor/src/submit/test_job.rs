@@ -85,7 +85,10 @@ impl Condor {
             .input(description);
         let failure = match submit.run_checked().await {
             Ok(answer) => {
-                let job = parse_job_id(&answer.stdout, " - ");
+                let job = match parse_job_id(&answer.stdout, " - ") {
+                    Ok(job) => job,
+                    Err(words) => return TestResult::Rejected(summarize(&words.to_string())),
+                };
                 let remove = Command::new("condor_rm").timeout(TEST_TIMEOUT).args([job]);
                 if let Err(failure) = remove.run_checked().await {
                     tracing::debug!(%failure, "HTCondor removes a test job itself");

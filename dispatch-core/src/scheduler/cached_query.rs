@@ -6,6 +6,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::model::resources::Admission;
 use crate::scheduler::command::Command;
 
 /// Cache lifetime of an answer.
@@ -14,6 +15,9 @@ const TTL: Duration = Duration::from_secs(300);
 const TTL_SUSPECT: Duration = Duration::from_secs(30);
 /// Maximum age of an answer when no newer one arrives. Machines do change.
 const MAX_STALE: Duration = Duration::from_secs(3600);
+/// Age beyond which an answer does not tell that a container can never run. While one is in doubt,
+/// it does not become as old.
+const MAX_AGE_OF_NEVER: Duration = Duration::from_secs(60);
 /// Timeout of the query; short, because it delays the job listing.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -73,6 +77,30 @@ impl<T> CachedQuery<T> {
     /// Marks the answer as possibly wrong, so that it is queried again sooner.
     pub fn invalidate(&self) {
         self.cache().in_doubt = true;
+    }
+
+    /// Whether a container could ever run on these machines. Without an answer it could. Machines
+    /// and partitions come and go, so an older answer that says never is asked for again first.
+    pub fn fit(&self, read: impl FnOnce(&T) -> Admission) -> Admission {
+        let mut known = self.cache();
+        let Some((answer, at)) = &known.answer else {
+            return Admission::Now;
+        };
+        let age = at.elapsed();
+        let fit = match age < MAX_STALE {
+            true => read(answer),
+            false => Admission::Now,
+        };
+        if fit.never().is_some() {
+            known.in_doubt = true;
+        }
+        match fit {
+            Admission::Never(why) if age > MAX_AGE_OF_NEVER => Admission::Later(format!(
+                "{why}, as the scheduler said {} s ago; it is asked again",
+                age.as_secs()
+            )),
+            fit => fit,
+        }
     }
 
     /// Runs the query if the cache has expired. Returns the error of a failed query.
@@ -151,6 +179,34 @@ mod tests {
                 due,
                 "{seconds} {in_doubt} {failed}"
             );
+        }
+    }
+
+    #[test]
+    fn nothing_is_called_impossible_before_it_is_asked_again() {
+        let lately = CachedQuery::<u32>::default();
+        let fit = || {
+            lately.fit(|cpus| match cpus {
+                0 => Admission::Never("no CPU".into()),
+                _ => Admission::Now,
+            })
+        };
+        assert_eq!(fit(), Admission::Now);
+        for (cpus, age, never, later, in_doubt) in [
+            (0, 0, true, false, true),
+            (0, 59, true, false, true),
+            (0, 61, false, true, true),
+            (0, 3601, false, false, false),
+            (1, 61, false, false, false),
+        ] {
+            let at = Instant::now().checked_sub(Duration::from_secs(age));
+            let mut known = lately.cache();
+            (known.answer, known.in_doubt) = (at.map(|at| (cpus, at)), false);
+            drop(known);
+            let fit = fit();
+            let found = (fit.never().is_some(), matches!(fit, Admission::Later(_)));
+            assert_eq!(found, (never, later), "{cpus} {age}");
+            assert_eq!(lately.cache().in_doubt, in_doubt, "{cpus} {age}");
         }
     }
 

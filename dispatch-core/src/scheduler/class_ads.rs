@@ -13,22 +13,38 @@ use crate::scheduler::command::CommandOutput;
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClassAd(Map<String, Value>);
 
-/// Whether a command with exit status 0 could not ask. It prints nothing if there is no ad, so only
-/// stderr distinguishes that from a failure. A line that begins with WARNING tells of none.
+/// Whether a command with exit status 0 may not have asked. It prints nothing if there is no ad, so
+/// only stderr distinguishes that from a failure. A line that begins with WARNING tells of none.
 pub fn has_no_answer(answer: &CommandOutput) -> bool {
     const FAILURES: [&str; 3] = ["Failed", "Error", "ERROR"];
     let tells_failure = |line: &str| {
         let is_warning = line.trim_start().starts_with("WARNING");
         !is_warning && FAILURES.iter().any(|word| line.contains(word))
     };
-    answer.stdout.trim().is_empty() && answer.stderr.lines().any(tells_failure)
+    let stdout = answer.stdout.trim();
+    let has_list = list_in(stdout).is_some();
+    !has_list && (!stdout.is_empty() || answer.stderr.lines().any(tells_failure))
+}
+
+/// The list of ads, without the greetings of a site around it.
+fn list_in(stdout: &str) -> Option<&str> {
+    let begin = match stdout.starts_with('[') {
+        true => 0,
+        false => stdout.find("\n[")? + 1,
+    };
+    let end = stdout.rfind("\n]").map_or(stdout.len(), |end| end + 2);
+    stdout.get(begin..end)
 }
 
 /// All ads of an answer. An answer that was cut is an error.
 pub fn parse(answer: &str) -> Result<Vec<ClassAd>, serde_json::Error> {
-    if answer.trim().is_empty() {
+    let answer = answer.trim();
+    if answer.is_empty() {
         return Ok(Vec::new());
     }
+    // A line that is no text may be a damaged ad.
+    let list = list_in(answer).filter(|_| !answer.contains('\u{fffd}'));
+    let answer = list.unwrap_or(answer);
     let ads: Vec<Map<String, Value>> = serde_json::from_str(answer)?;
     let defined = |mut ad: Map<String, Value>| {
         ad.retain(|_, value| !value.is_null());

@@ -4,13 +4,22 @@ use crate::scheduler::command::CommandOutput;
 
 /// The rows of an answer of `squeue`, whose format begins with the job id, or with `@` and the job
 /// id. None if squeue has not listed jobs, whatever its exit status: it writes a heading, also
-/// without jobs, once slurmctld has answered.
+/// without jobs, once slurmctld has answered. A site may print greetings before it.
 pub fn squeue_rows(answer: &CommandOutput) -> Option<&str> {
     const NOT_ANSWERED: [&str; 2] = ["slurm_load_jobs error", "contact slurm controller"];
     let fails = |words: &&str| answer.stderr.contains(words);
-    let (heading, rows) = strip_cluster_heading(&answer.stdout).split_once('\n')?;
-    let is_heading = heading.trim_start_matches('@').starts_with("JOBID");
-    (is_heading && !NOT_ANSWERED.iter().any(fails)).then_some(rows)
+    let mut rest = answer.stdout.as_str();
+    loop {
+        let (line, rows) = rest.split_once('\n')?;
+        // What is no text may be a damaged row.
+        if line.contains('\u{fffd}') || line.starts_with('@') && !line.starts_with("@JOBID") {
+            return None;
+        }
+        if line.trim_start_matches('@').starts_with("JOBID") {
+            return (!NOT_ANSWERED.iter().any(fails)).then_some(rows);
+        }
+        rest = rows;
+    }
 }
 
 /// Removes the line that Slurm's commands print first with `--clusters`.
@@ -46,6 +55,10 @@ mod tests {
             (String::new(), "", None),
             (String::new(), failed, None),
             (heading.to_owned(), failed, None),
+            (format!("Welcome!\n{heading}@7|x\n"), "", Some("@7|x\n")),
+            (format!("\u{fffd}\n{heading}@7|x\n"), "", None),
+            (format!("@6|x\n{heading}@7|x\n"), "", None),
+            ("Welcome!\n".to_owned(), "", None),
             ("CLUSTER: east\n".to_owned(), "", None),
             ("@7|x\n".to_owned(), "", None),
         ] {

@@ -5,12 +5,11 @@
 
 use crate::model::world::JobId;
 use crate::scheduler::attempt_dir::AttemptDir;
-use crate::scheduler::command::{Command, CommandFailure, CommandOutput};
+use crate::scheduler::command::{Command, CommandFailure};
 use crate::scheduler::submit_host;
 use crate::scheduler::{SchedulerError, SubmitRequest};
 
-/// Submits `order` with `command`. The job's identifier precedes `separator` on the last line of
-/// the output.
+/// Submits `order` with `command`. The job's number precedes `separator` on a line of the output.
 pub async fn submit_with_token(
     scheduler: &'static str,
     order: &SubmitRequest,
@@ -19,10 +18,9 @@ pub async fn submit_with_token(
     separator: &str,
 ) -> Result<JobId, SchedulerError> {
     write_token(order, dir).await?;
-    let program = command.name();
-    let submitted = run_submit(command).await;
+    let submitted = run_submit(command, separator, |_| false).await;
     submitted
-        .map(|answer| JobId(parse_job_id(&answer.into_stdout(&program), separator)))
+        .map(JobId)
         .map_err(|failure| submit_error(scheduler, order, &failure))
 }
 
@@ -34,11 +32,18 @@ pub async fn write_token(order: &SubmitRequest, dir: &AttemptDir) -> Result<(), 
         .map_err(|error| submit_host::job_directory_error(&order.container, dir.path(), &error))
 }
 
-/// Runs a submit command.
-pub async fn run_submit(command: Command) -> Result<CommandOutput, CommandFailure> {
+/// Runs a submit command, and returns the number of its job. Lines of stderr that `means_nothing`
+/// knows are not logged.
+pub async fn run_submit(
+    command: Command,
+    separator: &str,
+    means_nothing: fn(&str) -> bool,
+) -> Result<String, CommandFailure> {
+    let program = command.name();
     let answer = command.run_checked().await;
     fail_points::fail_point("dispatcher.command-answered");
-    answer
+    let output = answer?.into_stdout_except(&program, means_nothing);
+    parse_job_id(&output, separator)
 }
 
 /// Converts the failure of a submit command into the error for one of its orders.
@@ -59,12 +64,23 @@ pub fn submit_error(
     }
 }
 
-/// Parses the job's identifier from the output of a submit command. Sites print greetings and
-/// warnings before it.
-pub fn parse_job_id(output: &str, separator: &str) -> String {
-    let last = output.lines().rfind(|line| !line.trim().is_empty());
-    let id = last.and_then(|line| line.split(separator).next());
-    id.unwrap_or_default().trim().to_owned()
+/// Parses the job's number from the output of a submit command. Sites print greetings and warnings
+/// beside it. Without a number the output is taken for an error text: a site's own command may
+/// refuse a job in this way, with exit status 0.
+pub fn parse_job_id(output: &str, separator: &str) -> Result<String, CommandFailure> {
+    let number = |line: &str| {
+        let line = line.trim();
+        let line = line.strip_prefix("Submitted batch job ").unwrap_or(line);
+        let id = line.split(separator).next()?.trim_end();
+        let is_digit = |c: char| c.is_ascii_digit();
+        let is_number = id.starts_with(is_digit) && id.chars().all(|c| is_digit(c) || c == '.');
+        is_number.then(|| id.to_owned())
+    };
+    let found = output.lines().rev().find_map(number);
+    found.ok_or_else(|| match output.trim() {
+        "" => CommandFailure::Failed("it printed no job number, and nothing else".to_owned()),
+        text => CommandFailure::Failed(text.to_owned()),
+    })
 }
 
 #[cfg(test)]
@@ -72,16 +88,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_job_number_is_on_the_last_line() {
+    fn the_job_number_is_a_line_of_its_own() {
         for (output, separator, number) in [
             ("12\n", ";", "12"),
             ("12;cluster\n", ";", "12"),
             ("a site's greeting\n12\n\n", ";", "12"),
+            ("12\n3 nodes are down today\n", ";", "12"),
+            ("Submitted batch job 12\n", ";", "12"),
             ("12.0 - 12.0\n", " - ", "12.0"),
-            ("WARNING: x\n3.0 - 3.0\n", " - ", "3.0"),
-            ("", ";", ""),
+            ("WARNING: x\n3.0 - 3.0\nhave a nice day", " - ", "3.0"),
         ] {
-            assert_eq!(parse_job_id(output, separator), number, "{output:?}");
+            let parsed = parse_job_id(output, separator);
+            assert_eq!(parsed.unwrap(), number, "{output:?}");
+        }
+    }
+
+    #[test]
+    fn an_output_without_a_number_is_an_error() {
+        for (output, error) in [
+            (
+                "Job not submitted: budget 7;8\n",
+                "Job not submitted: budget 7;8",
+            ),
+            ("12x\n", "12x"),
+            (" \n", "it printed no job number, and nothing else"),
+        ] {
+            let failure = parse_job_id(output, ";").unwrap_err();
+            assert_eq!(failure.to_string(), error);
         }
     }
 }

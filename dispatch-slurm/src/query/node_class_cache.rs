@@ -37,10 +37,14 @@ impl NodeClassCache {
 
     /// Whether a container could ever run here. An empty cache admits every container.
     pub fn fit(&self, needs: &ResourceRequest) -> Admission {
-        let fit = self
-            .cache
-            .read(|capacity| capacity.fit(needs, self.requested));
-        fit.unwrap_or(Admission::Now)
+        self.cache
+            .fit(|capacity| capacity.fit(needs, self.requested))
+    }
+
+    /// See [`NodeClasses::lack_scratch`].
+    pub fn lack_scratch(&self) -> bool {
+        let lacks = self.cache.read(|nodes| nodes.lack_scratch(self.requested));
+        lacks.unwrap_or(false)
     }
 
     /// The partitions of a container's job; empty means the default one.

@@ -62,6 +62,9 @@ impl GrantedKinds {
     }
 }
 
+/// What to do about nodes without TmpDisk.
+pub const SCRATCH_REMEDY: &str = "add it, or remove --tmp=%T from SbatchArgumentsList";
+
 impl NodeClasses {
     /// Parses the output of `sinfo`; none if it has no line that can be parsed.
     pub fn parse(answer: &str) -> Option<Self> {
@@ -133,9 +136,15 @@ impl NodeClasses {
         }
         let mut why = explain_misfit(&requirements, &classes);
         if requested.scratch && classes.iter().all(|class| class.scratch == 0) {
-            why += "; no node has TmpDisk in slurm.conf: add it, or remove --tmp=%T from SbatchArgumentsList";
+            why += &format!("; no node has TmpDisk in slurm.conf: {SCRATCH_REMEDY}");
         }
         Admission::Never(why)
+    }
+
+    /// Whether jobs ask for scratch space and no node is said to have any, so that nothing can run.
+    pub fn lack_scratch(&self, requested: GrantedKinds) -> bool {
+        let has_none = |class: &NodeClass| class.scratch == 0;
+        requested.scratch && !self.classes.is_empty() && self.classes.iter().all(has_none)
     }
 }
 

@@ -92,6 +92,7 @@ pub fn parse(
     instance_id: &str,
     index: &impl JobIndex,
 ) -> Result<Vec<Row>, ParseError> {
+    let listing = without_greetings(listing);
     if listing.is_empty() {
         return Ok(Vec::new());
     }
@@ -104,6 +105,28 @@ pub fn parse(
         .split("\n@")
         .map(|line| parse_row(line, instance_id, index));
     rows.filter_map(Result::transpose).collect()
+}
+
+/// The listing without what a site prints before and after it: lines of several words that cannot
+/// be a part of a row.
+fn without_greetings(mut listing: &str) -> &str {
+    let is_greeting = |line: &str| {
+        let words = line.trim();
+        let is_damage = words.contains(['|', '@', '\u{fffd}']) || words.contains("error");
+        !is_damage && words.contains(' ')
+    };
+    while let Some((line, rest)) = listing.split_once('\n')
+        && is_greeting(line)
+    {
+        listing = rest;
+    }
+    while let Some(last) = listing.lines().next_back()
+        && listing.ends_with('\n')
+        && is_greeting(last)
+    {
+        listing = &listing[..listing.len() - last.len() - 1];
+    }
+    listing
 }
 
 fn parse_row(
@@ -360,6 +383,18 @@ mod tests {
             "\n".into(),
         ] {
             assert!(parse(&listing, "me").is_err(), "{listing}");
+        }
+    }
+
+    #[test]
+    fn greetings_hide_nothing() {
+        let row = format!("@12|RUNNING|{ATTEMPT} me|n1|0|1|N/A|None|{UUID}\n");
+        for (listing, rows) in [
+            (format!("Welcome to us!\n{row}See you!\nAnd so on.\n"), 1),
+            ("See you!\n".to_owned(), 0),
+        ] {
+            let parsed = parse(&listing, "me").unwrap();
+            assert_eq!(parsed.len(), rows, "{listing}");
         }
     }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use dispatch_core::scheduler::Scheduler;
-use dispatch_core::scheduler::test_submission::TestResult;
+use dispatch_core::scheduler::test_submission::{TEST_TIMEOUT, TestResult};
 use dispatch_core::service;
 use dispatch_core::service::state_dir::StateDir;
 use dispatch_core::service::subcommands::check::probe_job::ProbeOptions;
@@ -15,6 +15,8 @@ use dispatch_core::service::subcommands::check::{self, Finding, Report};
 use rustix::fs::statfs;
 
 use crate::flags::Flags;
+use crate::query::node_class_cache::NodeClassCache;
+use crate::query::node_classes::SCRATCH_REMEDY;
 use crate::settings::{Settings, check_argument};
 use crate::slurm::Slurm;
 use crate::subcommands::probe_job::SlurmProbe;
@@ -51,6 +53,7 @@ pub async fn check(flags: &Flags, settings: &Settings, test: Option<ProbeOptions
         findings.extend(home.as_ref().and_then(check_file_system));
     }
     findings.push(check_partitions(settings).await);
+    findings.extend(check_scratch(settings).await);
     findings.extend(check_owner_map(flags.owner_map.as_deref(), settings).await);
     if let Some(home) = home {
         let instance_id = home.instance_id_or_placeholder();
@@ -149,6 +152,17 @@ async fn check_partitions(settings: &Settings) -> Finding {
             "check that slurmctld runs and accepts this machine: scontrol ping",
         ),
     }
+}
+
+/// Fails if jobs ask for scratch space that no node is said to have.
+async fn check_scratch(settings: &Settings) -> Option<Finding> {
+    let nodes = NodeClassCache::new(settings);
+    let [sinfo, scontrol] = ["sinfo", "scontrol"].map(|program| settings.client(program));
+    nodes.refresh(sinfo, scontrol, TEST_TIMEOUT).await;
+    let words = "no node has TmpDisk, so no job that asks for scratch space can run";
+    nodes
+        .lack_scratch()
+        .then(|| Finding::fail("scratch space", words, SCRATCH_REMEDY))
 }
 
 /// Evaluates lines of name, state, number of nodes and time limit.

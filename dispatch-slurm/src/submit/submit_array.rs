@@ -138,19 +138,14 @@ impl Slurm {
             from: Source::Always("all elements have it"),
         });
         let command = self.settings.sbatch_command(arguments.collect(), script);
-        let submitted = submit_command::run_submit(command.timeout(self.command_timeout)).await;
-        let answer = submitted.map(|answer| answer.into_stdout("sbatch"));
-        let job = answer.map(|output| submit_command::parse_job_id(&output, ";"));
-        let job = match job {
-            Ok(job) if !job.is_empty() && job.bytes().all(|b| b.is_ascii_digit()) => job,
+        let command = command.timeout(self.command_timeout);
+        let job = match submit_command::run_submit(command, ";", |_| false).await {
+            Ok(job) => job,
             // Elements without a name never begin. So no container was submitted, even if the array
             // exists.
-            other => {
+            Err(failure) => {
                 self.capacity.invalidate();
-                let error = other.map_or_else(
-                    |failure| failure.to_string(),
-                    |output| format!("sbatch wrote {output:?} instead of a job id"),
-                );
+                let error = failure.to_string();
                 tracing::warn!(
                     containers = orders.len(),
                     error,

@@ -40,8 +40,18 @@ pub async fn test_arguments(settings: &Settings, arguments: &[String]) -> TestRe
 
 async fn run_test(command: Command) -> TestResult {
     match command.timeout(TEST_TIMEOUT).run_checked().await {
-        Ok(_) => TestResult::Accepted,
+        Ok(answer) => classify_answer(&answer.stdout, &answer.stderr),
         Err(failure) => classify_failure(&failure),
+    }
+}
+
+/// Slurm says on stderr when the job would start. A site's own command may refuse it on stdout,
+/// with exit status 0.
+fn classify_answer(stdout: &str, stderr: &str) -> TestResult {
+    match stdout.trim() {
+        "" => TestResult::Accepted,
+        _ if stderr.contains(" to start at ") => TestResult::Accepted,
+        text => TestResult::Rejected(one_line(text)),
     }
 }
 
@@ -93,6 +103,19 @@ pub fn one_line(message: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_test_that_says_something_else_is_a_refusal() {
+        let refused = "Job not submitted: the budget is spent";
+        let starts = "sbatch: Job 7 to start at 2026-11-28T20:00:00 using 1 processors";
+        for (stdout, stderr, expected) in [
+            ("", "", TestResult::Accepted),
+            ("a greeting", starts, TestResult::Accepted),
+            (refused, "", TestResult::Rejected(refused.to_owned())),
+        ] {
+            assert_eq!(classify_answer(stdout, stderr), expected, "{stdout}");
+        }
+    }
 
     #[test]
     fn a_slurmctld_that_is_down_rejects_nothing() {

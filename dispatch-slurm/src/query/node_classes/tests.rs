@@ -192,3 +192,20 @@ fn what_cannot_be_read_is_no_capacity() {
     }
     assert!(NodeClasses::parse("main|4+|4000+|0|n/a|2|\n").is_some());
 }
+
+#[test]
+fn nodes_without_scratch_space_are_told() {
+    let without = SINFO.replace("|100000|", "|0|").replace("|50000|", "|0|");
+    let unasked = GrantedKinds {
+        scratch: false,
+        ..ALL
+    };
+    for (sinfo, requested, expected) in [
+        (SINFO, ALL, false),
+        (without.as_str(), ALL, true),
+        (without.as_str(), unasked, false),
+    ] {
+        let nodes = NodeClasses::parse(sinfo).unwrap();
+        assert_eq!(nodes.lack_scratch(requested), expected, "{sinfo}");
+    }
+}

@@ -25,6 +25,14 @@ pub struct Rule {
     pub fault: Fault,
 }
 
+/// The argument of a test of `sbatch`, which submits nothing.
+pub const TEST_ONLY: &str = "--test-only";
+
+/// Whether the call is such a test.
+pub fn is_test(command: &str, arguments: &[String]) -> bool {
+    command == "sbatch" && arguments.iter().any(|a| a == TEST_ONLY)
+}
+
 impl Rule {
     /// Every call of `command`.
     pub fn every(command: &str, fault: Fault) -> Self {
@@ -64,7 +72,10 @@ impl Rule {
 
     /// Whether the fault applies to this call. Counts the call.
     fn applies(&mut self, command: &str, arguments: &[String]) -> bool {
+        let names_test = self.having.as_deref() == Some(TEST_ONLY);
         let meant = self.command == command
+            && (names_test || !is_test(command, arguments))
+            && arguments != ["--version"]
             && self.times != Some(0)
             && self
                 .having
@@ -105,6 +116,8 @@ pub enum Fault {
     Mute,
     /// The command does nothing, exits with 0 and prints nothing to stdout.
     Nothing { say: String },
+    /// The command does nothing, exits with 0 and prints this to stdout.
+    Says { say: String },
     /// The command does nothing and never ends.
     Hang,
     /// All is done, and it never ends.
@@ -117,7 +130,7 @@ pub enum Fault {
     Until { file: PathBuf },
     /// The controller limits calls: this many milliseconds longer, and a remark on stderr.
     Stall { ms: u64 },
-    /// A line of greeting on stdout and a warning on stderr, before its answer.
+    /// Lines of greeting on stdout around its answer, and complaints on stderr.
     Chatter,
     /// The command succeeds, and complains on stderr of what has no effect.
     Remark,
@@ -146,7 +159,9 @@ impl Fault {
     /// Whether and when the command takes effect.
     pub fn effect(&self) -> Effect {
         match self {
-            Fault::Refuse { .. } | Fault::Nothing { .. } | Fault::Hang => Effect::None,
+            Fault::Refuse { .. } | Fault::Nothing { .. } | Fault::Says { .. } | Fault::Hang => {
+                Effect::None
+            }
             Fault::DoneLater => Effect::Later,
             _ => Effect::Done,
         }
@@ -187,15 +202,17 @@ impl Fault {
             Fault::Nothing { say } => {
                 reply = Reply::failed(0, say);
             }
+            Fault::Says { say } => reply = Reply::with_output(format!("{say}\n").into_bytes()),
             Fault::Stall { .. } => reply
                 .errors
                 .push_str("slurm_rpc: RPC limit exceeded for this user, retrying in a moment\n"),
             Fault::Chatter => {
                 let greeting = b"Welcome to the cluster! | maintenance on Sunday\n";
                 reply.output.splice(0..0, greeting.iter().copied());
+                reply.output.extend_from_slice(b"See you!\n");
                 reply
                     .errors
-                    .push_str("warning: your home directory is nearly full\n");
+                    .push_str("Error: the monitoring of this site is down\n");
             }
             Fault::Cut { bytes } => {
                 let left = reply.output.len().saturating_sub(*bytes);

@@ -166,9 +166,15 @@ fn answer(store: &Store, name: &str, arguments: &[String]) -> std::io::Result<u8
         }
         return run_command(call).map(|reply| reply.status);
     }
-    // These calls ask no controller or submit nothing: the faults are for other calls.
+    // These calls ask no controller or submit nothing: the faults are for other calls, unless a
+    // rule names the test.
     let is_version = arguments == ["--version"];
-    if is_version || name == "sbatch" && arguments.iter().any(|a| a == "--test-only") {
+    if is_version || fault::is_test(name, arguments) {
+        if let Some(fault) =
+            store.change_rest(|state| fault::pick(&mut state.rules, name, arguments))?
+        {
+            return print_reply(&fault.apply(Reply::default()));
+        }
         return print_reply(&match store.read_rest()?.settings.real_path {
             Some(path) => real_commands::run(&path, call)?,
             None if is_version => Reply::with_output("slurm-wlm 22.05.8\n"),

@@ -222,6 +222,18 @@ async fn what_an_administrator_does_to_a_job_is_respected() {
     );
 }
 
+/// Nothing tells how its job ended. The record ends all the same, and says so.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_is_removed_in_a_pool_without_history() {
+    let pool = Pool::with(&["--slots", "1"], "HISTORY =\n");
+    let stack = pool.stack(&["--stop-grace", "10s"]).await;
+    let container = submit(&stack, "removed", "sleep 1000", json!({})).await;
+    running(&stack, &container).await;
+    let job = pool.job(&container, |ad| ad["JobStatus"] == 2);
+    pool.lab.run("condor_rm", &[&job]);
+    cancelled(&stack, &container, &["this pool keeps no history of jobs"]).await;
+}
+
 /// A job that is held for too long is cancelled.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_that_is_held_for_too_long_is_given_back() {

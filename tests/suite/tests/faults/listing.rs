@@ -3,7 +3,7 @@
 
 use arvados_client::records::{Container, ContainerState};
 use serde_json::json;
-use suite_tests::fake_sched::{Fault, Job, Rule};
+use suite_tests::fake_sched::{COMMANDS, Fault, Job, Rule};
 
 use crate::backend::{Backend, on_every_scheduler, on_fake_schedulers};
 use crate::fixture::{Fixture, FixtureOptions, held, running, was_unlocked};
@@ -182,10 +182,20 @@ async fn last_line_of_a_listing_is_cut(backend: Backend) {
 }
 on_every_scheduler!(last_line_of_a_listing_is_cut);
 
-async fn greetings_before_the_rows(backend: Backend) {
-    job_stays_undisturbed(backend, 4, Fault::Chatter, LISTING_FAILED).await;
+/// With every answer of every command.
+async fn greetings_around_the_answer(backend: Backend) {
+    let fixture = running(backend).up().await;
+    fixture
+        .fake
+        .faults(COMMANDS.map(|command| Rule::every(command, Fault::Chatter)));
+    let (first, second) = (fixture.submit().await, fixture.submit().await);
+    for container in [&first, &second] {
+        fixture.complete(container, 1).await;
+    }
+    let third = fixture.submit().await;
+    fixture.complete(&third, 1).await;
 }
-on_every_scheduler!(greetings_before_the_rows);
+on_every_scheduler!(greetings_around_the_answer);
 
 async fn listing_is_no_text(backend: Backend) {
     job_stays_undisturbed(backend, 4, Fault::NotText, LISTING_FAILED).await;

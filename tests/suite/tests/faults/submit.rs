@@ -58,7 +58,7 @@ async fn not_accepted_and_its_exit_status_says_so(backend: Backend) {
 on_every_scheduler!(not_accepted_and_its_exit_status_says_so);
 
 async fn accepted_without_telling_the_number(backend: Backend) {
-    completes_after_first_submission_fails(backend, Fault::Mute, 1, DISPATCHED).await;
+    completes_after_first_submission_fails(backend, Fault::Mute, 1, SUBMIT_FAILED).await;
 }
 on_every_scheduler!(accepted_without_telling_the_number);
 
@@ -84,8 +84,38 @@ async fn greetings_and_warnings_before_the_number(backend: Backend) {
 }
 on_every_scheduler!(greetings_and_warnings_before_the_number);
 
+/// A site's own command refuses a job as if it had accepted it. Its words are told, and such jobs
+/// are held back.
+async fn refused_with_exit_status_0(backend: Backend) {
+    let fixture = running(backend).up().await;
+    let say = "Job not submitted: the monthly budget is spent".to_owned();
+    let refused = Fault::Says { say };
+    let every = Rule::every(backend.submit_command(), refused);
+    fixture
+        .fake
+        .faults([every.clone().having("--test-only"), every]);
+    let first = fixture.submit().await;
+    fixture.wait_for_event("submissions_held").await;
+    let second = fixture.submit().await;
+    fixture.wait_for_log("the monthly budget is spent").await;
+    fixture.wait_for_listings(4).await;
+    for (container, locks) in [(&first, 1), (&second, 0)] {
+        assert_eq!(fixture.stack.container(container).await.lock_count, locks);
+    }
+    fixture.fake.faults([]);
+    for (container, locks) in [(&first, 2), (&second, 1)] {
+        fixture.complete(container, locks).await;
+    }
+}
+on_every_scheduler!(refused_with_exit_status_0);
+
 async fn the_end_of_its_answer_is_missing(backend: Backend) {
-    completes_after_first_submission_fails(backend, Fault::Cut { bytes: 2 }, 1, DISPATCHED).await;
+    let says = match backend.is_slurm() {
+        // "1\n" is all of it.
+        true => SUBMIT_FAILED,
+        false => DISPATCHED,
+    };
+    completes_after_first_submission_fails(backend, Fault::Cut { bytes: 2 }, 1, says).await;
 }
 on_every_scheduler!(the_end_of_its_answer_is_missing);
 
