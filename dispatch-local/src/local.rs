@@ -21,9 +21,9 @@ use crate::crunch_run_process::CrunchRunProcess;
 use crate::fairness::Head;
 use crate::job_dir::{CrunchRunExit, JobDir, JobRecord};
 use crate::machine::{Machine, ResourceCaps, free_space};
-use crate::machine_claims::{MachineClaims, WANT_TTL, Want};
+use crate::machine_claims::{HeldByOther, MachineClaims, WANT_TTL, Want};
 use crate::redelivery::Redeliveries;
-use crate::reservation::{Reservation, machine_beside};
+use crate::reservation::machine_beside;
 use crate::resources::{ResourceKind, ResourceVector};
 
 /// Name of this scheduler in errors, logs and labels.
@@ -60,7 +60,7 @@ pub struct Shared {
 pub struct State {
     pub(crate) machine: Machine,
     /// What the jobs of other dispatchers on this machine hold.
-    pub(crate) others: Vec<Reservation>,
+    pub(crate) others: Vec<HeldByOther>,
     /// What other dispatchers' first jobs wait for.
     pub(crate) wants: Vec<Want>,
     /// Our own first job that waits.
@@ -100,7 +100,10 @@ pub struct TrackedJob {
 impl State {
     /// This machine without what other dispatchers' jobs hold.
     pub(crate) fn machine_left(&self) -> Machine {
-        machine_beside(&self.machine, &self.others)
+        machine_beside(
+            &self.machine,
+            self.others.iter().map(|held| &held.reservation),
+        )
     }
 
     /// Whether this process has been starting the container's job since `scan_started`, so that the

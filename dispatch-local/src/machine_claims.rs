@@ -3,8 +3,9 @@
 //!
 //! The directory belongs to no user: everybody may add files, and nobody may change another's
 //! (mode 1777). A file is one job: its reservation, and the process that holds it. It counts while
-//! that process lives and belongs to the owner of the file. What others wrote is not trusted
-//! further: it can only make jobs here wait.
+//! that process lives and was started by the owner of the file. What others wrote is not trusted
+//! further: it can only make jobs here wait, and whose it is is told. Of each owner a bounded
+//! number of files counts, and a file is read once.
 //!
 //! Scratch space is not in it, because what is free on the disk says it.
 //!
@@ -24,7 +25,7 @@ use std::time::Duration;
 
 use arvados_client::ContainerUuid;
 use host_state::{ProcessIdentity, lock};
-use rustix::fs::{AtFlags, Dir, Mode, OFlags};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -38,10 +39,12 @@ const WANT_SUFFIX: &str = ".waits";
 pub const WANT_TTL: Duration = Duration::from_secs(10);
 /// Timeout of the lock. Another user may hold it for ever; then jobs start without it.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
-/// Maximum size of a claim.
-const MAX_CLAIM_BYTES: u64 = 64 << 10;
-/// Maximum number of files that are read.
-const MAX_CLAIMS: usize = 10_000;
+/// Maximum size of a claim: that of some thousand CPUs.
+const MAX_CLAIM_BYTES: u64 = 32 << 10;
+/// Maximum number of files that are looked at.
+const MAX_FILES: usize = 10_000;
+/// Maximum number of claims of one owner.
+const MAX_CLAIMS_OF_OWNER: usize = 512;
 /// Everybody may add files, and remove only their own.
 const SHARED: Mode = Mode::from_raw_mode(0o1777);
 const READABLE: Mode = Mode::from_raw_mode(0o644);
@@ -55,8 +58,26 @@ pub struct MachineClaims {
     instance: String,
     /// Held while the jobs of this dispatcher and their files are compared.
     writing: Mutex<()>,
+    /// Claims that were read, by the names of their files.
+    known: Mutex<BTreeMap<String, (Version, Option<Claim>)>>,
     /// Whether a failure was logged.
     has_failed: AtomicBool,
+}
+
+/// Tells whether a file is the one that was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Version {
+    inode: u64,
+    modified: (i64, u64),
+    owner: u32,
+}
+
+/// What a living job of another dispatcher holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeldByOther {
+    pub reservation: Reservation,
+    /// User id of its dispatcher.
+    pub owner: u32,
 }
 
 /// What the first job of a dispatcher waits for.
@@ -103,6 +124,7 @@ impl MachineClaims {
             dir,
             instance: instance.to_owned(),
             writing: Mutex::new(()),
+            known: Mutex::default(),
             has_failed: AtomicBool::new(false),
         })
     }
@@ -151,8 +173,8 @@ impl MachineClaims {
         Ok(opened?.into())
     }
 
-    /// The reservations of all living jobs of other dispatchers.
-    pub fn others(&self) -> Vec<Reservation> {
+    /// What all living jobs of other dispatchers hold.
+    pub fn others(&self) -> Vec<HeldByOther> {
         let names = match self.names() {
             Ok(names) => names,
             Err(error) => {
@@ -160,12 +182,49 @@ impl MachineClaims {
                 return Vec::new();
             }
         };
-        names
-            .iter()
-            .filter(|name| self.own_container(name).is_none())
-            .filter_map(|name| self.read(name))
-            .map(|claim| claim.reservation)
-            .collect()
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut still_known = BTreeMap::new();
+        let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
+        let mut held = Vec::new();
+        for name in names {
+            if self.own_container(&name).is_some() {
+                continue;
+            }
+            let Some(version) = self.version(&name) else {
+                continue;
+            };
+            let count = counts.entry(version.owner).or_default();
+            *count += 1;
+            if *count > MAX_CLAIMS_OF_OWNER {
+                continue;
+            }
+            let claim = match known.remove(&name) {
+                Some((read, claim)) if read == version => claim,
+                _ => self.open_file(&name).and_then(|(file, _)| parse(file)),
+            };
+            if let Some(claim) = &claim
+                && is_alive(&claim.process, version.owner)
+            {
+                held.push(HeldByOther {
+                    reservation: claim.reservation.clone(),
+                    owner: version.owner,
+                });
+            }
+            still_known.insert(name, (version, claim));
+        }
+        *known = still_known;
+        held
+    }
+
+    /// None if it is no file.
+    fn version(&self, name: &str) -> Option<Version> {
+        let stat = rustix::fs::statat(&self.dir, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+        is_file.then_some(Version {
+            inode: stat.st_ino,
+            modified: (stat.st_mtime, stat.st_mtime_nsec as u64),
+            owner: stat.st_uid,
+        })
     }
 
     /// What other dispatchers want, as far as they said it lately.
@@ -179,7 +238,7 @@ impl MachineClaims {
             let (file, facts) = self.open_file(name)?;
             let age = facts.modified().ok()?.elapsed().ok()?;
             let file: WantFile = (age < WANT_TTL).then(|| parse(file))??;
-            is_alive(&file.process, &facts).then_some(file.want)
+            is_alive(&file.process, facts.uid()).then_some(file.want)
         });
         lately.collect()
     }
@@ -270,7 +329,7 @@ impl MachineClaims {
             if !name.is_empty() && !name.starts_with('.') && name != LOCK_FILE {
                 names.push(name.to_owned());
             }
-            if names.len() == MAX_CLAIMS {
+            if names.len() == MAX_FILES {
                 break;
             }
         }
@@ -281,7 +340,7 @@ impl MachineClaims {
     fn read(&self, name: &str) -> Option<Claim> {
         let (file, facts) = self.open_file(name)?;
         let claim: Claim = parse(file)?;
-        is_alive(&claim.process, &facts).then_some(claim)
+        is_alive(&claim.process, facts.uid()).then_some(claim)
     }
 
     fn open_file(&self, name: &str) -> Option<(File, Metadata)> {
@@ -317,16 +376,11 @@ fn parse<T: DeserializeOwned>(file: File) -> Option<T> {
     serde_json::from_slice(&text).ok()
 }
 
-/// Whether the process lives and belongs to the owner of the file.
-fn is_alive(process: &ProcessIdentity, file: &Metadata) -> bool {
-    let Ok(owner) = std::fs::metadata(format!("/proc/{}", process.pid)) else {
-        return false;
-    };
+/// Whether the process lives and was started by this user.
+fn is_alive(process: &ProcessIdentity, owner: u32) -> bool {
     let is_same = host_state::live_start_time(process.pid) == Some(process.start_time);
-    let is_of_this_boot = host_state::boot_id().is_ok_and(|boot| boot == process.boot_id);
-    // A process that hides its memory belongs to root here.
-    let is_theirs = owner.uid() == file.uid() || owner.uid() == 0;
-    is_same && is_of_this_boot && is_theirs
+    let is_of_this_boot = || host_state::boot_id().is_ok_and(|boot| boot == process.boot_id);
+    is_same && host_state::real_uid(process.pid) == Some(owner) && is_of_this_boot()
 }
 
 #[cfg(test)]

@@ -98,13 +98,16 @@ impl Reservation {
 
 /// What is left of the machine beside the jobs of other dispatchers on it. They may use other CPUs
 /// and memory than those that the caps leave here.
-pub fn machine_beside(machine: &Machine, others: &[Reservation]) -> Machine {
-    let is_free = |cpu: &&u32| others.iter().all(|other| !other.cpus.contains(*cpu));
+pub fn machine_beside<'a>(
+    machine: &Machine,
+    others: impl Iterator<Item = &'a Reservation> + Clone,
+) -> Machine {
+    let mut all = others.clone();
+    let is_free = |cpu: &&u32| others.clone().all(|other| !other.cpus.contains(*cpu));
     let cpus: Vec<u32> = machine.cpus.iter().filter(is_free).copied().collect();
-    let ram = others
-        .iter()
-        .fold(0u64, |sum, other| sum.saturating_add(other.ram));
-    let is_free = |gpu: &&Gpu| others.iter().all(|other| !other.gpus.contains(*gpu));
+    let ram = all.try_fold(0u64, |sum, other| sum.checked_add(other.ram));
+    let ram = ram.unwrap_or(u64::MAX);
+    let is_free = |gpu: &&Gpu| others.clone().all(|other| !other.gpus.contains(*gpu));
     Machine {
         cpu_quota: machine.cpu_quota.min(cpus.len() as u32),
         cpus,
@@ -140,7 +143,7 @@ mod tests {
                 1,
             ),
         ] {
-            let left = machine_beside(&machine, &others);
+            let left = machine_beside(&machine, others.iter());
             let expected = ResourceVector::new(cpus, ram, 100, gpus, 0);
             assert_eq!(left.capacity(), expected, "{others:?}");
         }

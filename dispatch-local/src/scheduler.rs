@@ -1,7 +1,7 @@
 //! The local scheduler's answers to dispatch-core: one detached crunch-run per container, found
 //! again by its directory.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -132,6 +132,7 @@ impl Scheduler for Local {
             head
         });
         let largest = state.machine.largest();
+        let holders: BTreeSet<u32> = state.others.iter().map(|held| held.owner).collect();
         drop(state);
         self.shared.say_want(want);
         let is_step = |at: usize| self.only_dispatcher && !candidates[at].runners.is_empty();
@@ -142,7 +143,10 @@ impl Scheduler for Local {
                 Admission::Never(why) if is_step(at) && waiting[at].is_too_large(largest) => {
                     Admission::Impossible(why)
                 }
-                answer => name_others(answer, elsewhere, next != ResourceVector::default()),
+                answer => {
+                    let is_their_turn = next != ResourceVector::default();
+                    name_others(answer, &holders, elsewhere, is_their_turn)
+                }
             })
             .collect()
     }
@@ -330,8 +334,27 @@ fn no_partition(needs: &ResourceRequest) -> Result<(), String> {
     }
 }
 
+/// Maximum number of users in a message.
+const MAX_NAMES: usize = 5;
+
+/// The user, as people know them.
+fn user(uid: u32) -> String {
+    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let named = users.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)? == uid.to_string()).then(|| format!("of user {name}"))
+    });
+    named.unwrap_or_else(|| format!("of user id {uid}"))
+}
+
 /// Adds to why a container waits that other dispatchers' jobs hold a part of the machine.
-fn name_others(answer: Admission, elsewhere: ResourceVector, is_their_turn: bool) -> Admission {
+fn name_others(
+    answer: Admission,
+    holders: &BTreeSet<u32>,
+    elsewhere: ResourceVector,
+    is_their_turn: bool,
+) -> Admission {
     let verb = match is_their_turn {
         true => "hold or have waited longer for",
         false => "hold",
@@ -344,8 +367,17 @@ fn name_others(answer: Admission, elsewhere: ResourceVector, is_their_turn: bool
                 .filter(|(_, amount)| *amount > 0)
                 .map(|(kind, amount)| kind.describe(amount))
                 .collect();
+            let names: Vec<String> = holders
+                .iter()
+                .take(MAX_NAMES)
+                .map(|uid| user(*uid))
+                .collect();
+            let by = match names.is_empty() {
+                true => String::new(),
+                false => format!(" ({})", names.join(", ")),
+            };
             Admission::Later(format!(
-                "{why}; jobs of others on this machine {verb} {}",
+                "{why}; jobs of others on this machine {verb} {}{by}",
                 held.join(" and ")
             ))
         }

@@ -26,7 +26,8 @@ fn a_claim_counts_for_others_while_its_process_lives() {
     let (container, reservation) = job();
     let mut child = process();
     ours.publish(&container, &reservation, child.id());
-    assert_eq!(theirs.others(), std::slice::from_ref(&reservation));
+    let owner = rustix::process::geteuid().as_raw();
+    assert_eq!(theirs.others(), [HeldByOther { reservation, owner }]);
     assert_eq!(ours.others(), []);
     drop(child.stdin.take());
     child.wait().unwrap();
@@ -135,4 +136,39 @@ fn a_link_in_the_place_of_the_directory_is_not_followed() {
     let path = dir.path().join("claims");
     std::os::unix::fs::symlink(dir.path(), &path).unwrap();
     assert!(MachineClaims::open(&path, "ours").is_err());
+}
+
+/// Everybody can name a process of another user, or of root.
+#[test]
+fn a_claim_for_a_process_of_another_user_does_not_count() {
+    let own = ProcessIdentity::of(std::process::id()).unwrap();
+    let uid = rustix::process::getuid().as_raw();
+    assert!(is_alive(&own, uid));
+    assert!(!is_alive(&own, uid + 1));
+    let init = ProcessIdentity::of(1).unwrap();
+    assert!(!is_alive(&init, 4242));
+}
+
+#[test]
+fn one_owner_has_a_bounded_number_of_claims_and_each_is_read_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("claims");
+    let [ours, theirs] = ["ours", "theirs"].map(|name| MachineClaims::open(&path, name).unwrap());
+    let (_, reservation) = job();
+    for _ in 0..MAX_CLAIMS_OF_OWNER + 10 {
+        let container = ContainerUuid::generate("zzzzz");
+        theirs.publish(&container, &reservation, std::process::id());
+    }
+    assert_eq!(ours.others().len(), MAX_CLAIMS_OF_OWNER);
+    let known = ours.known.lock().unwrap().clone();
+    let (name, _) = known.first_key_value().unwrap();
+    let file = path.join(name);
+    // The same file with the same time is not read again; a changed one is.
+    let modified = std::fs::metadata(&file).unwrap().modified().unwrap();
+    let written = std::fs::OpenOptions::new().write(true).open(&file).unwrap();
+    written.set_len(0).unwrap();
+    written.set_modified(modified).unwrap();
+    assert_eq!(ours.others().len(), MAX_CLAIMS_OF_OWNER);
+    written.set_modified(std::time::SystemTime::now()).unwrap();
+    assert_eq!(ours.others().len(), MAX_CLAIMS_OF_OWNER - 1);
 }

@@ -36,6 +36,13 @@ pub fn live_start_time(pid: u32) -> Option<u64> {
     (!matches!(stat.state, 'Z' | 'X')).then_some(stat.starttime)
 }
 
+/// The user who started the process. A process that hides its memory has files of root in /proc,
+/// and still says this.
+pub fn real_uid(pid: u32) -> Option<u32> {
+    let process = Process::new(i32::try_from(pid).ok()?).ok()?;
+    Some(process.status().ok()?.ruid)
+}
+
 fn stat(pid: u32) -> Option<Stat> {
     let process = Process::new(i32::try_from(pid).ok()?).ok()?;
     process.stat().ok()

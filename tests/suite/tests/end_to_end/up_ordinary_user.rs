@@ -92,7 +92,8 @@ fn two_people_share_the_machine() {
     second.submit("1", "true");
     let held = format!("jobs of others on this machine hold {all} CPU");
     wait_for("the reason", STEP_TIMEOUT, || {
-        second.ok(&["explain", "1"]).contains(&held).then_some(())
+        let told = second.ok(&["explain", "1"]);
+        (told.contains(&held) && told.contains("(of user root)")).then_some(())
     });
     let info: serde_json::Value = serde_json::from_str(&second.ok(&["info", "--json"])).unwrap();
     assert_eq!(info["containers"]["running"], 0, "{info}");
