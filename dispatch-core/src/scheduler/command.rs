@@ -15,6 +15,8 @@ use tokio::process;
 
 use crate::scheduler::stderr_notes;
 
+/// Time for which the pipes of a command are read that has ended.
+const PIPES_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum size of the output in bytes. More is an error: 10,000 jobs are about 2 MiB.
 const MAX_OUTPUT: u64 = 64 << 20;
 /// Default timeout of a command.
@@ -262,28 +264,42 @@ impl Command {
         let (stdin, stdout, stderr) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let input = self.input;
+        let (mut output, mut complaint) = (Vec::new(), Vec::new());
         let talk = async {
-            let write = async {
-                if let Some(mut stdin) = stdin {
-                    // A program may exit without reading all of its input.
-                    let _ = stdin.write_all(&input).await;
-                }
+            let pipes = async {
+                let write = async {
+                    if let Some(mut stdin) = stdin {
+                        // A program may exit without reading all of its input.
+                        let _ = stdin.write_all(&input).await;
+                    }
+                };
+                let read = async {
+                    tokio::try_join!(read(stdout, &mut output), read(stderr, &mut complaint))
+                };
+                tokio::join!(write, read).1
             };
-            let (_, output, complaint) = tokio::join!(write, read(stdout), read(stderr));
-            (output, complaint, child.wait().await)
+            tokio::pin!(pipes);
+            tokio::select! {
+                read = &mut pipes => (read, child.wait().await),
+                status = child.wait() => {
+                    // All that it wrote is in the pipes. A process that it left behind may keep
+                    // them open.
+                    let read = tokio::time::timeout(PIPES_TIMEOUT, pipes).await;
+                    (read.unwrap_or(Ok(((), ()))), status)
+                }
+            }
         };
-        let (output, complaint, status) =
-            tokio::time::timeout(self.timeout, talk)
-                .await
-                .map_err(|_| CommandError::TimedOut {
-                    program: program.clone(),
-                    timeout: self.timeout,
-                })?;
+        let (read, status) = tokio::time::timeout(self.timeout, talk)
+            .await
+            .map_err(|_| CommandError::TimedOut {
+                program: program.clone(),
+                timeout: self.timeout,
+            })?;
         let pipe = |source| CommandError::Pipe {
             program: program.clone(),
             source,
         };
-        let (output, complaint) = (output.map_err(pipe)?, complaint.map_err(pipe)?);
+        read.map_err(pipe)?;
         if output.len() as u64 > MAX_OUTPUT {
             return Err(CommandError::OutputTooLarge { program });
         }
@@ -297,12 +313,11 @@ impl Command {
 }
 
 /// Reads up to one byte more than allowed. That byte proves excess output, and the rest is dropped.
-async fn read(from: Option<impl AsyncRead + Unpin>) -> std::io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
+async fn read(from: Option<impl AsyncRead + Unpin>, bytes: &mut Vec<u8>) -> std::io::Result<()> {
     if let Some(from) = from {
-        from.take(MAX_OUTPUT + 1).read_to_end(&mut bytes).await?;
+        from.take(MAX_OUTPUT + 1).read_to_end(bytes).await?;
     }
-    Ok(bytes)
+    Ok(())
 }
 
 fn stderr_tail(bytes: &[u8]) -> String {
@@ -332,6 +347,17 @@ mod tests {
                 answer.status.code()
             ),
             ("hello", "no", Some(3))
+        );
+    }
+
+    /// A site's wrapper may start something that keeps the pipes open.
+    #[tokio::test]
+    async fn what_a_command_leaves_behind_is_not_waited_for() {
+        let command = sh("sleep 20 & echo 12; echo no >&2").timeout(Duration::from_secs(15));
+        let answer = command.run().await.unwrap();
+        assert_eq!(
+            (answer.stdout.as_str(), answer.stderr.as_str()),
+            ("12\n", "no")
         );
     }
 
