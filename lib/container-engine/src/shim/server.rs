@@ -207,9 +207,11 @@ impl Shim {
         let files = running.map(|init| init.files()).unwrap_or_default();
         fds.extend(files.iter().map(|file| PollFd::new(file, PollFlags::IN)));
         let timeout = self.stop_by.filter(|_| running.is_some()).map(|by| {
-            let left = by
-                .saturating_duration_since(Instant::now())
-                .min(STOP_POLL_INTERVAL);
+            let left = match by.saturating_duration_since(Instant::now()) {
+                // It was killed, and its end takes a moment.
+                Duration::ZERO => STOP_POLL_INTERVAL,
+                left => left.min(STOP_POLL_INTERVAL),
+            };
             Timespec {
                 tv_sec: left.as_secs() as i64,
                 tv_nsec: i64::from(left.subsec_nanos()),
