@@ -21,6 +21,8 @@ pub const PAGE_SIZE: u64 = 500;
 
 /// Minimum number of containers in a page that may be cut. Servers do not cut shorter ones.
 const LONG_PAGE: usize = 100;
+/// Maximum number of containers that one poll reads one by one because pages lack them.
+const MAX_SINGLE_READS: usize = 50;
 /// Maximum number of further pages that look for users whom the head of the queue does not show.
 const MAX_OTHER_PAGES: usize = 20;
 
@@ -57,26 +59,37 @@ pub async fn fetch_snapshot(
             None => snapshot.missed_changes = true,
         }
     }
-    let mut missing: Vec<&ContainerUuid> = Vec::new();
-    let named: Vec<&ContainerUuid> = request.named.iter().collect();
+    let mut missing: Vec<ContainerUuid> = Vec::new();
+    let named: Vec<ContainerUuid> = request.named.iter().cloned().collect();
     for batch in named.chunks(MAX_NAMED_PER_QUERY) {
-        let names: Vec<ContainerUuid> = batch.iter().map(|uuid| (*uuid).clone()).collect();
-        let seen = snapshot.ingest(api.records(&names).await?);
-        missing.extend(batch.iter().filter(|uuid| !seen.contains(**uuid)));
+        let mut rest = batch.to_vec();
+        // Servers limit pages by size, too.
+        while !rest.is_empty() {
+            let asked = rest.len();
+            let seen = snapshot.ingest(api.records(&rest).await?);
+            rest.retain(|uuid| !seen.contains(uuid));
+            if rest.len() == asked {
+                break;
+            }
+        }
+        missing.extend(rest);
     }
-    // A short page does not prove that a record is gone: servers also limit pages by size.
-    for uuid in missing {
-        match api.record(None, uuid).await {
+    // A token that lost its admin rights gets "not found" for every record of other users.
+    if missing.len() > MAX_SINGLE_READS && !api.can_read_all().await? {
+        missing.clear();
+    }
+    // A page without a record does not prove that it is gone. The others have later polls.
+    for uuid in missing.into_iter().take(MAX_SINGLE_READS) {
+        match api.record(None, &uuid).await {
             Ok(row) => drop(snapshot.ingest(vec![row])),
             Err(error) if error.is_not_found() => {
-                snapshot.containers.remove(uuid);
-                snapshot.missing.insert(uuid.clone());
+                snapshot.containers.remove(&uuid);
+                snapshot.missing.insert(uuid);
             }
             Err(error) => return Err(error),
         }
     }
     fetch_needs(api, names, request, &mut snapshot).await?;
-    // A token that lost its admin rights gets "not found" for every record of other users.
     if !snapshot.missing.is_empty() && !api.can_read_all().await? {
         snapshot.missing.clear();
     }

@@ -47,3 +47,19 @@ async fn a_page_that_was_cut_deletes_nothing() {
     );
     assert_eq!(seen.missing, [gone].into());
 }
+
+/// Of many containers that no page has, a few are read by themselves with each poll. A token that
+/// may not read them is asked for none.
+#[tokio::test]
+async fn many_that_are_missing_cost_few_reads() {
+    let fixture = Fixture::new().await;
+    let interest = SnapshotRequest {
+        named: (0..200).map(|_| ContainerUuid::generate("local")).collect(),
+        pages: 1,
+        ..SnapshotRequest::default()
+    };
+    for (client, missing) in [(&fixture.dispatch, 50), (&fixture.user, 0)] {
+        let seen = fetch_snapshot(client, &OwnerNames::default(), &interest).await;
+        assert_eq!(seen.unwrap().missing.len(), missing);
+    }
+}
