@@ -60,6 +60,12 @@ pub struct CommandOutput {
 /// Why a command has no output.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
+    /// The command ended, and a process that it started keeps its output open.
+    #[error("{program} has ended, but a process that it started may still write its output")]
+    OutputOpen {
+        /// Name of the program.
+        program: String,
+    },
     /// The program did not start, so nothing has happened.
     #[error("{program} could not be run: {source}{}", remedy(source))]
     NotStarted {
@@ -141,6 +147,14 @@ impl CommandOutput {
         let lines = self.stderr.lines().filter(|line| !means_nothing(line));
         stderr_notes::log_once(program, lines);
         self.stdout
+    }
+
+    /// The output, unless the exit status is nonzero.
+    fn checked(self) -> Result<Self, CommandFailure> {
+        match self.status.success() {
+            true => Ok(self),
+            false => Err(CommandFailure::Failed(self.failure())),
+        }
     }
 
     /// The error text of a failed command.
@@ -227,16 +241,27 @@ impl Command {
 
     /// Runs the command. A nonzero exit status is an error with the command's own text.
     pub async fn run_checked(self) -> Result<CommandOutput, CommandFailure> {
-        match self.run().await {
-            Ok(answer) if answer.status.success() => Ok(answer),
-            Ok(answer) => Err(CommandFailure::Failed(answer.failure())),
-            Err(error) => Err(CommandFailure::NotCompleted(error)),
-        }
+        self.run().await?.checked()
+    }
+
+    /// The same for a command of which one line is wanted: what it printed until it ended, although
+    /// a process that it left behind may print more.
+    pub async fn run_until_exit(self) -> Result<CommandOutput, CommandFailure> {
+        self.talk().await?.0.checked()
     }
 
     /// Runs the command. After an error other than [`CommandError::NotStarted`], its effects are
-    /// unknown.
+    /// unknown. What may lack its end is no output.
     pub async fn run(self) -> Result<CommandOutput, CommandError> {
+        let program = self.name();
+        match self.talk().await? {
+            (output, true) => Ok(output),
+            (_, false) => Err(CommandError::OutputOpen { program }),
+        }
+    }
+
+    /// The output, and whether its end was seen. Without that, it ends with a whole line.
+    async fn talk(self) -> Result<(CommandOutput, bool), CommandError> {
         let program = self.name();
         let start = |program: &OsStr| {
             process::Command::new(program)
@@ -280,12 +305,10 @@ impl Command {
             };
             tokio::pin!(pipes);
             tokio::select! {
-                read = &mut pipes => (read, child.wait().await),
+                read = &mut pipes => (Some(read), child.wait().await),
+                // A process that it left behind may keep the pipes open.
                 status = child.wait() => {
-                    // All that it wrote is in the pipes. A process that it left behind may keep
-                    // them open.
-                    let read = tokio::time::timeout(PIPES_TIMEOUT, pipes).await;
-                    (read.unwrap_or(Ok(((), ()))), status)
+                    (tokio::time::timeout(PIPES_TIMEOUT, pipes).await.ok(), status)
                 }
             }
         };
@@ -299,16 +322,21 @@ impl Command {
             program: program.clone(),
             source,
         };
-        read.map_err(pipe)?;
+        let is_whole = read.transpose().map_err(pipe)?.is_some();
+        if !is_whole {
+            let lines = output.iter().rposition(|byte| *byte == b'\n');
+            output.truncate(lines.map_or(0, |end| end + 1));
+        }
         if output.len() as u64 > MAX_OUTPUT {
             return Err(CommandError::OutputTooLarge { program });
         }
         let output = String::from_utf8_lossy(&output).into_owned();
-        Ok(CommandOutput {
+        let output = CommandOutput {
             status: status.map_err(pipe)?,
             stdout: output,
             stderr: stderr_tail(&complaint),
-        })
+        };
+        Ok((output, is_whole))
     }
 }
 
@@ -350,15 +378,22 @@ mod tests {
         );
     }
 
-    /// A site's wrapper may start something that keeps the pipes open.
+    /// A site's wrapper may start something that keeps the pipes open, or that prints the rest.
     #[tokio::test]
-    async fn what_a_command_leaves_behind_is_not_waited_for() {
-        let command = sh("sleep 20 & echo 12; echo no >&2").timeout(Duration::from_secs(15));
-        let answer = command.run().await.unwrap();
+    async fn what_a_command_leaves_behind_is_not_waited_for_and_makes_no_listing() {
+        let command = || {
+            let script = "(sleep 20; echo 34) & echo 12; printf 3; echo no >&2";
+            sh(script).timeout(Duration::from_secs(15))
+        };
+        let answer = command().run_until_exit().await.unwrap();
         assert_eq!(
             (answer.stdout.as_str(), answer.stderr.as_str()),
             ("12\n", "no")
         );
+        let error = command().run().await.unwrap_err();
+        assert!(matches!(error, CommandError::OutputOpen { .. }), "{error}");
+        let failed = sh("sleep 20 & echo no >&2; exit 3").run_until_exit().await;
+        assert_eq!(failed.unwrap_err().to_string(), "no");
     }
 
     #[tokio::test]

@@ -40,7 +40,7 @@ pub async fn run_submit(
     means_nothing: fn(&str) -> bool,
 ) -> Result<String, CommandFailure> {
     let program = command.name();
-    let answer = command.run_checked().await;
+    let answer = command.run_until_exit().await;
     fail_points::fail_point("dispatcher.command-answered");
     let output = answer?.into_stdout_except(&program, means_nothing);
     parse_job_id(&output, separator)
