@@ -134,6 +134,7 @@ impl Scheduler for Local {
         let largest = state.machine.largest();
         let holders: BTreeSet<u32> = state.others.iter().map(|held| held.owner).collect();
         drop(state);
+        let holders = name_users(&holders);
         self.shared.say_want(want);
         let is_step = |at: usize| self.only_dispatcher && !candidates[at].runners.is_empty();
         answers
@@ -337,21 +338,28 @@ fn no_partition(needs: &ResourceRequest) -> Result<(), String> {
 /// Maximum number of users in a message.
 const MAX_NAMES: usize = 5;
 
-/// The user, as people know them.
-fn user(uid: u32) -> String {
+/// These users as people know them, in brackets; nothing if there are none.
+fn name_users(uids: &BTreeSet<u32>) -> String {
+    if uids.is_empty() {
+        return String::new();
+    }
     let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-    let named = users.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        let name = fields.next()?;
-        (fields.nth(1)? == uid.to_string()).then(|| format!("of user {name}"))
-    });
-    named.unwrap_or_else(|| format!("of user id {uid}"))
+    let name = |uid: &u32| {
+        let named = users.lines().find_map(|line| {
+            let mut fields = line.split(':');
+            let name = fields.next()?;
+            (fields.nth(1)? == uid.to_string()).then(|| format!("of user {name}"))
+        });
+        named.unwrap_or_else(|| format!("of user id {uid}"))
+    };
+    let names: Vec<String> = uids.iter().take(MAX_NAMES).map(name).collect();
+    format!(" ({})", names.join(", "))
 }
 
 /// Adds to why a container waits that other dispatchers' jobs hold a part of the machine.
 fn name_others(
     answer: Admission,
-    holders: &BTreeSet<u32>,
+    holders: &str,
     elsewhere: ResourceVector,
     is_their_turn: bool,
 ) -> Admission {
@@ -367,17 +375,8 @@ fn name_others(
                 .filter(|(_, amount)| *amount > 0)
                 .map(|(kind, amount)| kind.describe(amount))
                 .collect();
-            let names: Vec<String> = holders
-                .iter()
-                .take(MAX_NAMES)
-                .map(|uid| user(*uid))
-                .collect();
-            let by = match names.is_empty() {
-                true => String::new(),
-                false => format!(" ({})", names.join(", ")),
-            };
             Admission::Later(format!(
-                "{why}; jobs of others on this machine {verb} {}{by}",
+                "{why}; jobs of others on this machine {verb} {}{holders}",
                 held.join(" and ")
             ))
         }
