@@ -41,8 +41,6 @@ pub struct App {
     /// Held while the files of a collection are replaced. A small request can name large manifests,
     /// so the memory for them is taken once, not for each request.
     pub file_replacement: Mutex<()>,
-    /// Held by the one search for provenance that may go on.
-    pub provenance_search: Mutex<()>,
     /// Time that a client may make no progress while it sends or receives a body.
     pub transfer_timeout: Duration,
     pub access_log: Option<AccessLog>,

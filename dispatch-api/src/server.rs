@@ -257,7 +257,6 @@ fn open_app(
         disk_reserve: DiskReserve::open(&state.path),
         events,
         file_replacement: Mutex::default(),
-        provenance_search: Mutex::default(),
         faults: Faults::default(),
         tunnels: TunnelRegistry::new(options.max_gateway_tunnels),
         metrics: Metrics::default(),

@@ -16,7 +16,6 @@ mod links;
 mod logs;
 pub mod params;
 mod permission_link;
-mod provenance;
 mod public_config;
 pub mod render;
 mod resource;
@@ -41,7 +40,6 @@ pub fn routes() -> impl Iterator<Item = &'static Route> {
         container_requests::ROUTES,
         garbage::ROUTES,
         collections::ROUTES,
-        provenance::ROUTES,
         tokens::ROUTES,
         users::ROUTES,
         workflows::ROUTES,

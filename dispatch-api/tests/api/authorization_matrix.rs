@@ -37,8 +37,6 @@ const ROWS: &[(&str, &str, &str)] = &[
     ("GET collections/{}", "shared", "+-+++++fff"),
     ("GET collections/{}", "trashed", "-------fff"),
     ("GET collections/{}", "pdh", "+---+++fff"),
-    ("GET collections/{}/provenance", "own", "+---+++fff"),
-    ("GET collections/{}/used_by", "own", "+---+++fff"),
     ("PUT collections/{}", "own", "+---+++fff"),
     ("PUT collections/{}", "shared", "+-f++++fff"),
     ("PUT collections/{}", "trashed", "-------fff"),

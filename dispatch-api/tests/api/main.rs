@@ -27,7 +27,6 @@ mod listing;
 mod old_states;
 mod processes;
 mod project_trash;
-mod provenance;
 mod replace_files;
 mod retries;
 mod takeovers;

@@ -31,8 +31,6 @@ const REQUEST_EXTRAS: &[ExtraMethod] = &[(
 const COLLECTION_EXTRAS: &[ExtraMethod] = &[
     ("trash", "POST", "collections/{uuid}/trash"),
     ("untrash", "POST", "collections/{uuid}/untrash"),
-    ("provenance", "GET", "collections/{uuid}/provenance"),
-    ("used_by", "GET", "collections/{uuid}/used_by"),
 ];
 const TOKEN_EXTRAS: &[ExtraMethod] = &[
     ("current", "GET", "api_client_authorizations/current"),
