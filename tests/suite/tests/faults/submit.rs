@@ -208,7 +208,6 @@ async fn a_full_schedd_costs_one_lock(backend: Backend) {
     for (container, locks) in [(&first, 2), (&second, 1)] {
         fixture.complete(container, locks).await;
     }
-    fixture.wait_for_event("submissions_resumed").await;
 }
 
 mod a_full_schedd_costs_one_lock {
