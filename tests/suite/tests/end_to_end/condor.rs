@@ -49,7 +49,7 @@ async fn a_container_becomes_a_job_without_secrets_and_a_stopped_one_leaves_the_
     // The record says why the job is pending.
     let says = |c: &Container| {
         let activity = c.runtime_status.activity.clone().unwrap_or_default();
-        activity.contains("waits for room") && activity.contains("no match found")
+        activity.contains("no slot meets") && activity.contains("NoSuchThing")
     };
     stack.wait_until(&waiting, STEP_TIMEOUT, says).await;
 
