@@ -3,10 +3,10 @@
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use clap::Parser;
 use dispatch_core::config::{self, Config, FileDefault, list, one};
+use dispatch_core::model::staging_allowance::StagingAllowance;
 use dispatch_core::scheduler::owner_map::OwnerMap;
 use dispatch_core::service::subcommands::dry_run::looks_secret;
 use dispatch_core::service::{self, man_page, subcommands};
@@ -92,9 +92,10 @@ pub struct Flags {
     /// Submit jobs even if no current slot fits them, because the pool grows on demand
     #[arg(long)]
     pub pool_grows: bool,
-    /// Time to fetch inputs and save results, added to the run time limit of a container
-    #[arg(long, value_name = "TIME", default_value = "60m", value_parser = service::PAUSES.parser())]
-    pub staging_allowance: Duration,
+    /// Time to fetch inputs and save results, added to the run time limit of a container; auto is
+    /// 10 minutes, the limit once more and a minute per GiB of disk, at most 60 minutes
+    #[arg(long, value_name = "TIME", default_value = "auto")]
+    pub staging_allowance: StagingAllowance,
     #[command(flatten)]
     pub subcommands: subcommands::Flags,
     #[command(flatten)]
@@ -145,7 +146,7 @@ impl Flags {
             )?,
             environment,
             instance_types: config.map(Config::instance_types).unwrap_or_default(),
-            staging_seconds: self.staging_allowance.as_secs(),
+            staging: self.staging_allowance,
             stop_grace_seconds: self.common.stop_grace.as_secs(),
         };
         for kind in &settings.instance_types {
@@ -228,6 +229,7 @@ pub fn config_defaults(config: &Config) -> Vec<FileDefault> {
         one("transfer_crunch_run", "Containers.Condor.TransferCrunchRun", transfer),
         one("pool_grows", "Containers.Condor.PoolGrows", grows),
         config.crunch_run(DEFAULT_CRUNCH_RUN),
+        config.staging_allowance(),
     ];
     ours.into_iter().flatten().chain(config.common()).collect()
 }

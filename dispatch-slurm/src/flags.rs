@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 use dispatch_core::config;
+use dispatch_core::model::staging_allowance::StagingAllowance;
 use dispatch_core::scheduler::owner_map::OwnerMap;
 use dispatch_core::service::{self, man_page, subcommands};
 
@@ -79,9 +80,10 @@ pub struct Flags {
     /// Cluster to submit to [default: the cluster of this machine]
     #[arg(long, value_name = "NAME")]
     pub clusters: Option<String>,
-    /// Time to fetch inputs and save results, added to the run time limit of a container
-    #[arg(long, value_name = "TIME", default_value = "60m", value_parser = service::PAUSES.parser())]
-    pub staging_allowance: Duration,
+    /// Time to fetch inputs and save results, added to the run time limit of a container; auto is
+    /// 10 minutes, the limit once more and a minute per GiB of disk, at most 60 minutes
+    #[arg(long, value_name = "TIME", default_value = "auto")]
+    pub staging_allowance: StagingAllowance,
     /// Time before its time limit at which a job is signaled to stop and save its results; 0
     /// disables the signal
     #[arg(long, value_name = "TIME", default_value = "2m", value_parser = service::PAUSES.parser())]
@@ -137,7 +139,7 @@ impl Flags {
             types: config
                 .map(config::Config::instance_types)
                 .unwrap_or_default(),
-            staging_minutes: self.staging_allowance.as_secs().div_ceil(60),
+            staging: self.staging_allowance,
             warning_seconds: self.warn_before_end.as_secs(),
         };
         settings.check()?;

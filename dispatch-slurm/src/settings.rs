@@ -10,6 +10,7 @@ use dispatch_core::config::{Config, FileDefault, list, one};
 use dispatch_core::model::instance_types::{InstanceType, NoInstanceTypeFits, fit, name_for};
 use dispatch_core::model::owner::{Charge, KnownOwner};
 use dispatch_core::model::resources::{Admission, ResourceRequest};
+use dispatch_core::model::staging_allowance::StagingAllowance;
 use dispatch_core::scheduler::command::Command;
 use dispatch_core::scheduler::owner_map::{self, OwnerMap};
 use dispatch_core::scheduler::template::{TemplateError, Values, render, uses_owner};
@@ -48,8 +49,8 @@ pub struct Settings {
     pub arrays: bool,
     /// Instance types of nodes; may be empty.
     pub types: Vec<InstanceType>,
-    /// Minutes added to a run time limit, for fetching inputs and saving results.
-    pub staging_minutes: u64,
+    /// Time added to a run time limit, for fetching inputs and saving results.
+    pub staging: StagingAllowance,
     /// Seconds before its time limit at which a job is signaled; 0 disables the signal.
     pub warning_seconds: u64,
 }
@@ -269,6 +270,7 @@ pub fn file_defaults(config: &Config) -> Vec<FileDefault> {
         map("reservation", "Containers.SLURM.Reservation", &slurm.reservation),
         map("constraint", "Containers.SLURM.Constraint", &slurm.constraint),
         config.crunch_run("crunch-run"),
+        config.staging_allowance(),
     ];
     ours.into_iter().flatten().chain(config.common()).collect()
 }

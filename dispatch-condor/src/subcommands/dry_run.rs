@@ -112,7 +112,7 @@ pub fn dry_run(
     let description = settings.describe(&common, &[item])?;
     let lines = settings.lines(&common)?;
     let lines = lines.into_iter().map(|line| SourcedValue {
-        from: describe_source(&line, settings, origins),
+        from: describe_source(&line, settings, &needs, origins),
         value: line.text,
     });
     Ok(DryRun {
@@ -124,16 +124,21 @@ pub fn dry_run(
     })
 }
 
-fn describe_source(line: &Line, settings: &Settings, origins: &ValueSources) -> String {
+fn describe_source(
+    line: &Line,
+    settings: &Settings,
+    needs: &ResourceRequest,
+    origins: &ValueSources,
+) -> String {
     let source = match &line.source {
         Some(source) => source.clone(),
-        None => built_in_source(&line.key(), settings),
+        None => built_in_source(&line.key(), settings, needs),
     };
     source.describe(origins)
 }
 
 /// The source of a built-in line, by its key.
-fn built_in_source(key: &str, settings: &Settings) -> Source {
+fn built_in_source(key: &str, settings: &Settings, needs: &ResourceRequest) -> Source {
     let set = |flag, value: String| Source::Set { flag, value };
     match key {
         "executable" | "arguments" => set("crunch_run", settings.crunch_run.join(" ")),
@@ -143,7 +148,7 @@ fn built_in_source(key: &str, settings: &Settings) -> Source {
         ),
         "jobmaxvacatetime" => set("stop_grace", format!("{} s", settings.stop_grace_seconds)),
         "allowedexecuteduration" => {
-            let value = format!("max_run_time, and {} s", settings.staging_seconds);
+            let value = format!("max_run_time, and {} s", settings.staging.seconds(needs));
             set("staging_allowance", value)
         }
         _ => {

@@ -13,6 +13,7 @@ use crunch_contract::job_dir::token_file_for;
 use dispatch_core::model::instance_types::{InstanceType, NoInstanceTypeFits, name_for};
 use dispatch_core::model::owner::{Charge, KnownOwner, Owner};
 use dispatch_core::model::resources::{Admission, ResourceRequest};
+use dispatch_core::model::staging_allowance::StagingAllowance;
 use dispatch_core::scheduler::owner_map::{self, OwnerMap};
 use dispatch_core::scheduler::template::{Substitution, Values, owner_value};
 
@@ -73,7 +74,7 @@ pub struct Settings {
     /// Instance types of nodes; may be empty.
     pub instance_types: Vec<InstanceType>,
     /// Time to fetch inputs and save results, added to the run time limit.
-    pub staging_seconds: u64,
+    pub staging: StagingAllowance,
     /// Time between TERM and KILL.
     pub stop_grace_seconds: u64,
 }
@@ -205,7 +206,7 @@ impl Settings {
         let seconds = needs
             .max_run_time
             .unwrap_or(0)
-            .saturating_add(self.staging_seconds);
+            .saturating_add(self.staging.seconds(needs));
         fields.push(seconds.to_string());
         fields.push(match gpus::require_gpus_expression(needs) {
             none if none.is_empty() => quoting::item("what its GPUs must have", "")?,

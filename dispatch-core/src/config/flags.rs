@@ -138,6 +138,13 @@ impl Config {
         reserve.into_iter().chain(retry).collect()
     }
 
+    /// The default of `--staging-allowance` of dispatchers for a cluster.
+    pub fn staging_allowance(&self) -> Option<FileDefault> {
+        let key = "Containers.StagingAllowance";
+        let value = self.cluster.containers.staging_allowance.clone();
+        one("staging_allowance", key, value)
+    }
+
     /// The default of crunch-run's command: the program with its arguments and the container
     /// engine. `program` is used if the file names no command.
     pub fn crunch_run(&self, program: &str) -> Option<FileDefault> {

@@ -128,6 +128,9 @@ pub struct Containers {
     /// Delay between two attempts at one container.
     #[serde(deserialize_with = "values::time")]
     pub min_retry_period: Option<Duration>,
+    /// Time to fetch inputs and save results, in addition to the run time limit of a container. Not
+    /// in upstream Arvados.
+    pub staging_allowance: Option<String>,
     /// Settings for Slurm.
     #[serde(rename = "SLURM", deserialize_with = "values::or_default")]
     pub slurm: Slurm,

@@ -42,7 +42,7 @@ const CLOSED_SECTIONS: [(&str, &[&str]); 4] = [
 ];
 
 /// Keys that dispatchers read, below `Clusters.ID.`.
-const KNOWN: [&str; 51] = [
+const KNOWN: [&str; 52] = [
     "SystemRootToken",
     "Services",
     "Services.Controller",
@@ -55,6 +55,7 @@ const KNOWN: [&str; 51] = [
     "Containers.RuntimeEngine",
     "Containers.ReserveExtraRAM",
     "Containers.MinRetryPeriod",
+    "Containers.StagingAllowance",
     "Containers.SLURM",
     "Containers.SLURM.PrioritySpread",
     "Containers.SLURM.SbatchArgumentsList",

@@ -15,6 +15,7 @@ pub mod reason;
 pub mod resources;
 pub mod scheduling;
 pub mod snapshot;
+pub mod staging_allowance;
 pub mod task;
 pub mod turns;
 pub mod world;

@@ -2,7 +2,7 @@
 //! [`ResourceRequest`] and whether it [`Admission`]s.
 
 use arvados_client::Pdh;
-use arvados_client::records::{Container, MountKind};
+use arvados_client::records::{Container, ContainerState, MountKind};
 use serde::Serialize;
 
 use crate::model::owner::{KnownCharge, Owner};
@@ -36,6 +36,8 @@ pub struct ResourceRequest {
     pub charged_to: KnownCharge,
     /// The container is a workflow runner: it waits for containers that it requests.
     pub supervisor: bool,
+    /// It was locked before: an earlier attempt gave it back.
+    pub tried_before: bool,
 }
 
 /// Required properties of one GPU.
@@ -128,6 +130,8 @@ impl ResourceRequest {
             partitions: container.scheduling_parameters.partitions.clone(),
             charged_to: None,
             supervisor: container.scheduling_parameters.supervisor,
+            tried_before: container.lock_count
+                > u32::from(container.state != ContainerState::Queued),
         }
     }
 

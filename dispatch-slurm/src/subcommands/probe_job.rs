@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use arvados_client::ContainerUuid;
 use dispatch_core::model::resources::ResourceRequest;
+use dispatch_core::model::staging_allowance::StagingAllowance;
 use dispatch_core::scheduler::submit_command::parse_job_id;
 use dispatch_core::service::subcommands::check::probe_job::{self, ProbeState};
 use dispatch_core::service::subcommands::dry_run::Source;
@@ -40,7 +41,7 @@ impl probe_job::ProbeScheduler for SlurmProbe<'_> {
     ) -> Result<String, Box<dyn Error>> {
         let settings = &Settings {
             // The check needs no time for files, and no warning before its end.
-            staging_minutes: 0,
+            staging: StagingAllowance::Fixed(Duration::ZERO),
             warning_seconds: 0,
             ..self.settings.clone()
         };

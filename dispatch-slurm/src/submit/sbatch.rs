@@ -173,17 +173,22 @@ impl Settings {
     /// The time limit of the job in minutes.
     fn minutes(&self, needs: &ResourceRequest, times: PartitionTimes) -> Option<u64> {
         let seconds = needs.max_run_time?;
-        Some(times.job_minutes(seconds.div_ceil(60), self.staging_minutes))
+        Some(times.job_minutes(seconds.div_ceil(60), self.staging_minutes(needs)))
+    }
+
+    /// Minutes that a job should get in addition to the run time limit of its container.
+    fn staging_minutes(&self, needs: &ResourceRequest) -> u64 {
+        self.staging.seconds(needs).div_ceil(60)
     }
 
     /// Why a job gets less time than the admin's setting says, if it does.
     pub fn cut_time(&self, needs: &ResourceRequest, times: PartitionTimes) -> Option<String> {
         let minutes = self.minutes(needs, times)?;
         let added = minutes.saturating_sub(needs.max_run_time?.div_ceil(60));
-        (added < self.staging_minutes).then(|| {
+        let wanted = self.staging_minutes(needs);
+        (added < wanted).then(|| {
             format!(
-                "its partition gives at most {minutes} minutes: {added} minutes beside its own limit are left for its files, of {} (--staging-allowance)",
-                self.staging_minutes
+                "its partition gives at most {minutes} minutes: {added} minutes beside its own limit are left for its files, of {wanted} (--staging-allowance)"
             )
         })
     }
@@ -193,7 +198,7 @@ impl Settings {
     fn time_limit(&self, needs: &ResourceRequest, minutes: u64) -> Option<Argument> {
         let seconds = needs.max_run_time?;
         let added = minutes.saturating_sub(seconds.div_ceil(60));
-        let value = match added < self.staging_minutes {
+        let value = match added < self.staging_minutes(needs) {
             true => format!("max_run_time of {seconds} s, and what the partition gives"),
             false => format!("max_run_time of {seconds} s, and {added} min"),
         };

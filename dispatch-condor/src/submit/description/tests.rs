@@ -1,5 +1,7 @@
 //! Tests of submit descriptions.
 
+use std::time::Duration;
+
 use dispatch_core::model::resources::GpuModel;
 
 use super::*;
@@ -36,7 +38,7 @@ fn settings(given: &[&str]) -> Settings {
             ("ARVADOS_API_HOST".into(), "api.example:443".into()),
             ("SSL_CERT_FILE".into(), "/etc/our ca.pem".into()),
         ]),
-        staging_seconds: 3600,
+        staging: StagingAllowance::Fixed(Duration::from_secs(3600)),
         stop_grace_seconds: 60,
         ..Settings::default()
     }

@@ -77,7 +77,7 @@ fn times_are_compared_without_what_is_added_to_them() {
     let short = |seconds, argument: &str| {
         let settings = Settings {
             arguments: vec!["--partition=%P".to_owned(), argument.to_owned()],
-            staging_minutes: 60,
+            staging: "60m".parse().unwrap(),
             ..Settings::default()
         };
         let needs = ResourceRequest {

@@ -297,7 +297,7 @@ fn defaults_fill_what_the_admin_leaves_out() {
             ram: 1 << 40,
             ..InstanceType::default()
         }],
-        staging_minutes: 60,
+        staging: "60m".parse().unwrap(),
         warning_seconds: 120,
         ..upstream()
     };
