@@ -393,7 +393,8 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
             self.lost_locks +=
                 usize::from(matches!(event, Decision::LockFailed { lost: true, .. }));
             self.health.count(&event);
-            if let Some(Err(error)) = self.audit.as_mut().map(|audit| audit.write(&event)) {
+            let job = self.reconciler.last_job(event.container());
+            if let Some(Err(error)) = self.audit.as_mut().map(|audit| audit.write(&event, job)) {
                 tracing::error!(%error, "could not write to the audit file");
             }
             api_log.enqueue(event);

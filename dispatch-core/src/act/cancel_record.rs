@@ -17,7 +17,7 @@ use crate::act::unlock::{defer_reason, ended_event, exit_unknown};
 use crate::act::{TaskResult, TaskRunner};
 use crate::api::Api;
 use crate::model::attempt_token::AttemptToken;
-use crate::model::container_record::ContainerSnapshot;
+use crate::model::container_record::{ContainerEnd, ContainerSnapshot};
 use crate::model::decision::Decision;
 use crate::model::outcome::Outcome;
 use crate::model::reason::Reason;
@@ -40,7 +40,7 @@ enum CancelKind {
     /// The site took the job away. `counts`: this was an attempt of the request.
     Evicted { eviction: Eviction, counts: bool },
     /// crunch-run wrote the reason; `how` describes the end.
-    Recorded { how: String },
+    Recorded { how: ContainerEnd },
 }
 
 impl CancelReport {

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use crate::act::{TaskResult, TaskRunner};
 use crate::api::Api;
-use crate::model::container_record::ListedRecord;
+use crate::model::container_record::{ContainerEnd, ListedRecord};
 use crate::model::decision::Decision;
 use crate::model::outcome::Outcome;
 use crate::model::task::{AttemptDirAction, AttemptEnd, OrphanToken};
@@ -74,9 +74,9 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
                 Ok(Ok(ListedRecord::Parsed(record))) => record.end(),
                 Ok(Err(error)) => {
                     result = result.with_feedback(&error);
-                    state.to_string()
+                    ContainerEnd::described(state.to_string())
                 }
-                _ => state.to_string(),
+                _ => ContainerEnd::described(state.to_string()),
             },
         };
         result.events.insert(0, Decision::Ended { container, how });

@@ -17,7 +17,7 @@ use crate::act::cancel_record::CancelReport;
 use crate::act::{TaskResult, TaskRunner};
 use crate::api::Api;
 use crate::model::attempt_token::AttemptToken;
-use crate::model::container_record::{ContainerSnapshot, ListedRecord};
+use crate::model::container_record::{ContainerEnd, ContainerSnapshot, ListedRecord};
 use crate::model::decision::Decision;
 use crate::model::outcome::Outcome;
 use crate::scheduler::Scheduler;
@@ -104,7 +104,7 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
             Ok(true) => {
                 let ended = Decision::Ended {
                     container: container.clone(),
-                    how: format!("Cancelled: {text}"),
+                    how: ContainerEnd::described(format!("Cancelled: {text}")),
                 };
                 TaskResult::new(Outcome::QueuedCancelled, vec![ended])
             }

@@ -36,7 +36,7 @@ const QUEUE_COLUMNS: [&str; 8] = [
     "lock_count",
 ];
 /// Columns of followed containers. They include the exit code and the runtime status.
-const FOLLOWED_COLUMNS: [&str; 9] = [
+const FOLLOWED_COLUMNS: [&str; 11] = [
     "uuid",
     "state",
     "priority",
@@ -46,6 +46,8 @@ const FOLLOWED_COLUMNS: [&str; 9] = [
     "lock_count",
     "exit_code",
     "runtime_status",
+    "started_at",
+    "finished_at",
 ];
 /// Columns that include the resource request. Mounts may have any size, so they are read only once
 /// per container.

@@ -48,6 +48,27 @@ pub struct ContainerSnapshot {
     pub user: Option<UserUuid>,
     /// Creation time, by the server's clock.
     pub created_at: Option<Timestamp>,
+    /// Seconds between its start and its end, if it ran and that was requested.
+    pub run_seconds: Option<i64>,
+}
+
+/// How a container ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ContainerEnd {
+    /// A short description.
+    pub text: String,
+    /// Seconds that it ran, if it did.
+    pub run_seconds: Option<i64>,
+}
+
+impl ContainerEnd {
+    /// An end that has only a description.
+    pub fn described(text: String) -> Self {
+        Self {
+            text,
+            run_seconds: None,
+        }
+    }
 }
 
 impl ContainerSnapshot {
@@ -57,8 +78,15 @@ impl ContainerSnapshot {
         since.as_str()?.parse().ok()
     }
 
-    /// A short description of a final state.
-    pub fn end(&self) -> String {
+    /// The end that a final record describes.
+    pub fn end(&self) -> ContainerEnd {
+        ContainerEnd {
+            text: self.end_text(),
+            run_seconds: self.run_seconds,
+        }
+    }
+
+    fn end_text(&self) -> String {
         let error = self.status.as_ref().and_then(|s| s.error.as_deref());
         let error = error.map(quoted).filter(|line| !line.is_empty());
         match (&self.state, self.exit_code, error) {
@@ -93,6 +121,8 @@ impl From<Container> for ContainerSnapshot {
             needs: Some(needs),
             user: container.runtime_user_uuid,
             created_at: container.created_at,
+            run_seconds: (container.started_at.zip(container.finished_at))
+                .map(|(start, end)| end.duration_since(start).as_secs()),
         }
     }
 }
@@ -139,7 +169,7 @@ mod tests {
         for (key, value) in record.as_object().unwrap() {
             all[key] = value.clone();
         }
-        ContainerSnapshot::from(serde_json::from_value::<Container>(all).unwrap()).end()
+        ContainerSnapshot::from(serde_json::from_value::<Container>(all).unwrap()).end_text()
     }
 
     #[test]

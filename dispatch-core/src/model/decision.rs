@@ -4,6 +4,7 @@
 use arvados_client::records::ContainerState;
 use arvados_client::{ContainerUuid, TokenUuid};
 
+use crate::model::container_record::ContainerEnd;
 use crate::model::exit_cause::Eviction;
 use crate::model::owner::KnownOwner;
 use crate::model::reason::Reason;
@@ -67,7 +68,7 @@ pub enum Decision {
     /// server wrote the final state.
     Ended {
         container: ContainerUuid,
-        how: String,
+        how: ContainerEnd,
     },
     /// The container's results are on its node and were not delivered. They may still be delivered
     /// from there.
@@ -210,7 +211,7 @@ impl Decision {
                 Some(job) => unlocked_text(state, job),
                 None => unlocked_text(state, &reason.to_string()),
             },
-            Decision::Ended { how, .. } => format!("has ended: {how}"),
+            Decision::Ended { how, .. } => format!("has ended: {}", how.text),
             Decision::ResultsUndelivered { reason, .. } => reason.clone(),
             Decision::JobPaused { reason, .. } => format!("stands still: {reason}"),
             Decision::JobContinues { .. } => "its job goes on".into(),
@@ -291,7 +292,7 @@ mod tests {
             (lost(ContainerState::Cancelled), "cleaned_up_crashed_executor", "now Cancelled: no node fits"),
             (evicted(false), "evicted", "evicted, now Cancelled: no node fits; this does not count as an attempt"),
             (evicted(true), "evicted", "evicted, now Cancelled: no node fits; this counts as an attempt"),
-            (Decision::Ended { container: c(), how: "Complete".to_owned() }, "ended", "has ended: Complete"),
+            (Decision::Ended { container: c(), how: ContainerEnd::described("Complete".to_owned()) }, "ended", "has ended: Complete"),
             (Decision::ResultsUndelivered { container: c(), reason: why() }, "results_undelivered", "no node fits"),
             (Decision::JobStopped { container: c(), job, reason: Reason::PriorityZero }, "cleaned_up_abandoned_container", "asked job 7 to end: its priority is 0"),
             (unlocked(ContainerState::Queued, None), "cleaned_up_abandoned_container", "given back to the queue: its job is gone"),

@@ -8,6 +8,7 @@ use arvados_client::records::ContainerState;
 use arvados_client::{ContainerUuid, TokenUuid};
 
 use crate::model::attempt_token::AttemptToken;
+use crate::model::container_record::ContainerEnd;
 use crate::model::owner::KnownOwner;
 use crate::model::reason::Reason;
 use crate::model::resources::ResourceRequest;
@@ -121,7 +122,7 @@ pub struct AttemptEnd {
     /// Final state of the record, if the end was not reported yet.
     pub final_state: Option<ContainerState>,
     /// Description of the end, if a snapshot had it.
-    pub description: Option<String>,
+    pub description: Option<ContainerEnd>,
 }
 
 /// A pending reason to write to a record.

@@ -9,6 +9,7 @@ use arvados_client::records::ContainerState;
 use arvados_client::{ContainerUuid, TokenUuid, UserUuid};
 use jiff::Timestamp;
 
+use crate::model::container_record::ContainerEnd;
 use crate::model::owner::{KnownOwner, Weight};
 use crate::model::resources::{Admission, ResourceRequest};
 
@@ -63,8 +64,8 @@ pub struct ObservedContainer {
     pub fit: Admission,
     /// Start of the API poll that returned the record.
     pub seen: MonotonicTime,
-    /// A few words on how the container ended, if the poll asked for that.
-    pub end: Option<String>,
+    /// How the container ended, if the poll asked for that.
+    pub end: Option<ContainerEnd>,
 }
 
 impl ObservedContainer {

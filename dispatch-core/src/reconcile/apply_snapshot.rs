@@ -199,6 +199,7 @@ impl Reconciler {
                 .retain(|uuid, _| known.contains_key(uuid) || followed.contains(uuid));
         }
         self.record_healthy_nodes(now);
+        self.remember_jobs();
         for container in &deleted {
             self.tokens.take_left_over(container);
         }
@@ -230,6 +231,22 @@ impl Reconciler {
             |since: &MonotonicTime| self.poll.began.since(*since) >= self.settings.refusal_window;
         let deleted = self.poll.missing.iter().filter(|(_, since)| is_over(since));
         deleted.map(|(uuid, _)| uuid.clone()).collect()
+    }
+
+    /// Remembers the job of each attempt, and its node.
+    fn remember_jobs(&mut self) {
+        let attempts = &self.world.attempts;
+        self.last_jobs.retain(|uuid, _| attempts.contains_key(uuid));
+        for job in self.world.listing.iter().flat_map(JobListing::jobs) {
+            let is_news = match self.last_jobs.get(&job.container) {
+                None => true,
+                Some(known) if known.id == job.id => known.node.is_none() && job.node.is_some(),
+                Some(_) => !job.ended,
+            };
+            if is_news && attempts.contains_key(&job.container) {
+                self.last_jobs.insert(job.container.clone(), job.clone());
+            }
+        }
     }
 
     /// Marks the nodes of running containers as healthy.

@@ -68,6 +68,8 @@ pub struct Reconciler {
     cooldown_until: BTreeMap<ContainerUuid, MonotonicTime>,
     reports: Reports,
     pending_order: PendingOrder,
+    /// The last known job of each attempt, also after the scheduler stopped listing it.
+    last_jobs: BTreeMap<ContainerUuid, Job>,
 }
 
 impl Reconciler {
@@ -85,7 +87,13 @@ impl Reconciler {
             cooldown_until: BTreeMap::new(),
             reports: Reports::default(),
             pending_order: PendingOrder::default(),
+            last_jobs: BTreeMap::new(),
         }
+    }
+
+    /// The last known job of the container's attempt.
+    pub fn last_job(&self, container: &ContainerUuid) -> Option<&Job> {
+        self.last_jobs.get(container)
     }
 
     /// The observed containers and jobs.

@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use crate::model::decision::Decision;
+use crate::model::world::Job;
 
 /// An audit file, open for appending. A full file is renamed to `FILE.1` and replaces an earlier
 /// one.
@@ -35,14 +36,21 @@ impl Audit {
         })
     }
 
-    /// Writes one decision as one line.
-    pub fn write(&mut self, event: &Decision) -> io::Result<()> {
+    /// Writes one decision as one line. `job` is the last known job of the container.
+    pub fn write(&mut self, event: &Decision, job: Option<&Job>) -> io::Result<()> {
         let mut line = json!({
             "time": Timestamp::now().to_string(),
             "event": event.name(),
             "container": event.container(),
             "text": event.text(),
         });
+        if let Some(job) = job {
+            line["job"] = json!(job.id.0);
+            line["node"] = json!(job.node);
+        }
+        if let Decision::Ended { how, .. } = event {
+            line["run_seconds"] = json!(how.run_seconds);
+        }
         if let Decision::DecidedToRun { attempt, .. } = event {
             line["attempt"] = json!(attempt);
         }
@@ -92,6 +100,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
+    use crate::model::container_record::ContainerEnd;
     use crate::model::world::JobId;
 
     #[test]
@@ -101,10 +110,13 @@ mod tests {
         let container = ContainerUuid::generate("zzzzz");
         let mut audit = Audit::open(&path, 2000).unwrap();
         audit
-            .write(&Decision::DecidedToRun {
-                container: container.clone(),
-                attempt: TokenUuid::generate("zzzzz"),
-            })
+            .write(
+                &Decision::DecidedToRun {
+                    container: container.clone(),
+                    attempt: TokenUuid::generate("zzzzz"),
+                },
+                None,
+            )
             .unwrap();
         drop(audit);
         let mut audit = Audit::open(&path, 2000).unwrap();
@@ -114,7 +126,7 @@ mod tests {
                 job: JobId(n.to_string()),
                 owner: None,
             };
-            audit.write(&event).unwrap();
+            audit.write(&event, None).unwrap();
         }
         let read = |name: &str| fs::read_to_string(dir.path().join(name)).unwrap();
         let (old, new) = (read("audit.log.1"), read("audit.log"));
@@ -126,5 +138,44 @@ mod tests {
             .collect();
         let first = *jobs.first().unwrap();
         assert_eq!(jobs, (first..100).collect::<Vec<_>>());
+    }
+
+    /// An admin asks who ran on a node at some time, and for how long.
+    #[test]
+    fn the_end_names_job_node_and_run_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("audit.log");
+        let container = ContainerUuid::generate("zzzzz");
+        let job = |node: Option<&str>| Job {
+            id: JobId("12_3".to_owned()),
+            container: container.clone(),
+            attempt: None,
+            ended: false,
+            node: node.map(str::to_owned),
+        };
+        let how = ContainerEnd {
+            text: "Complete".to_owned(),
+            run_seconds: Some(61),
+        };
+        let ended = Decision::Ended {
+            container: container.clone(),
+            how,
+        };
+        let mut audit = Audit::open(&path, 2000).unwrap();
+        for job in [Some(job(Some("n7"))), Some(job(None)), None] {
+            audit.write(&ended, job.as_ref()).unwrap();
+        }
+        let text = fs::read_to_string(&path).unwrap();
+        let shown: Vec<Value> = text
+            .lines()
+            .map(|line| serde_json::from_str::<Value>(line).unwrap())
+            .map(|line| json!([line["job"], line["node"], line["run_seconds"]]))
+            .collect();
+        let expected = [
+            json!(["12_3", "n7", 61]),
+            json!(["12_3", null, 61]),
+            json!([null, null, 61]),
+        ];
+        assert_eq!(shown, expected);
     }
 }

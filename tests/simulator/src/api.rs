@@ -117,6 +117,7 @@ fn row(uuid: &ContainerUuid, record: &Record) -> ListedRecord {
         needs: None,
         user: None,
         created_at: None,
+        run_seconds: None,
     }))
 }
 
