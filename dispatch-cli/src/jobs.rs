@@ -195,7 +195,8 @@ pub async fn set_properties(
 
 /// The user's jobs with numbers from `first` to `last`, in their order.
 pub async fn in_range(client: &Client, first: u64, last: u64) -> Result<Vec<Job>, CliError> {
-    let range = Query::new()
+    let user = client.current_user().await?.uuid.to_string();
+    let range = submitted_by(Query::new(), &user)
         .filter(BY_NUMBER, ">=", first)
         .filter(BY_NUMBER, "<=", last);
     let mut found = own(client, range).await?;
@@ -203,10 +204,10 @@ pub async fn in_range(client: &Client, first: u64, last: u64) -> Result<Vec<Job>
     Ok(found)
 }
 
-/// The user's jobs that match, the oldest first.
+/// The user's jobs that match, the oldest first, whatever program submitted them.
 pub async fn own(client: &Client, query: Query) -> Result<Vec<Job>, CliError> {
     let user = client.current_user().await?.uuid.to_string();
-    let query = submitted_by(query, &user);
+    let query = query.filter("owner_uuid", "=", &user);
     let mut requests: Vec<ContainerRequest> = client
         .all(REQUESTS, query, |request: &ContainerRequest| {
             request.uuid.as_str()

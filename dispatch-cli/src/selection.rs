@@ -31,13 +31,14 @@ pub struct Selection {
     /// Numbers, ranges of numbers (150-160) or uuids of jobs
     #[arg(value_name = "ID", add = completion::job_numbers())]
     pub jobs: Vec<JobSpan>,
-    /// My jobs with this name; % stands for any text
+    /// My jobs with this name; % stands for any text. As with --failed and --all, the steps of a
+    /// workflow are left out: they end with it
     #[arg(long, value_name = "NAME", conflicts_with = "jobs")]
     pub name: Option<String>,
     /// My jobs that were cancelled, or ended with an exit code other than 0
     #[arg(long, conflicts_with = "jobs")]
     pub failed: bool,
-    /// All my jobs
+    /// All my jobs, whatever program submitted them
     #[arg(long, conflicts_with_all = ["jobs", "name", "failed"])]
     pub all: bool,
     /// With --name, --failed or --all: only jobs that were submitted within this time, such as 2h
@@ -148,7 +149,7 @@ impl Selection {
     async fn say_none(&self, client: &Client, scope: Scope) -> Result<(), CliError> {
         let mut ended = 0;
         if let Some(name) = &self.name {
-            let named = jobs::own(client, Query::new().like("name", name)).await?;
+            let named = jobs::own(client, top_level().like("name", name)).await?;
             if named.is_empty() {
                 return Err(CliError::NoJobNamed(name.clone()));
             }
@@ -165,7 +166,7 @@ impl Selection {
     }
 
     async fn by_kind(&self, client: &Client, scope: Scope) -> Result<Vec<Job>, CliError> {
-        let mut query = Query::new();
+        let mut query = top_level();
         if let Some(name) = &self.name {
             query = query.like("name", name);
         }
@@ -188,6 +189,11 @@ impl Selection {
         found.retain(|job| scope == Scope::Any || self.failed || !has_ended(job));
         Ok(found)
     }
+}
+
+/// Requests that no container made.
+fn top_level() -> Query {
+    Query::new().filter("requesting_container_uuid", "=", None::<&str>)
 }
 
 #[cfg(test)]

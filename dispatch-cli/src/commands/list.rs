@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use crate::completion;
 use crate::disk_usage;
 use crate::error::CliError;
-use crate::job::{Job, JobState, USER_PROPERTY};
+use crate::job::{Job, JobState};
 use crate::jobs;
 use crate::owners::{OwnerNames, project_uuid, user_uuid};
 use crate::printer::{Output, eprint_note};
@@ -25,7 +25,7 @@ use units::{format_duration, format_size};
 /// List the newest jobs
 #[derive(Debug, Args)]
 pub struct List {
-    /// Show only jobs that I submitted with 'dispatch submit'
+    /// Show only my own jobs
     #[arg(long)]
     pub mine: bool,
     /// Show only jobs that have not ended
@@ -115,7 +115,7 @@ async fn show(args: &List, session: &Session, mut out: Output) -> Result<(), Cli
     let mut query = Query::new();
     if args.mine {
         let user = client.current_user().await?.uuid;
-        query = query.filter(&format!("properties.{USER_PROPERTY}"), "=", user.as_str());
+        query = query.filter("owner_uuid", "=", user.as_str());
     }
     if args.active {
         query = query.filter("state", "=", "Committed");

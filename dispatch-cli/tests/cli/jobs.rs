@@ -339,10 +339,20 @@ async fn jobs_of_other_programs_have_no_number_and_can_be_used_all_the_same() {
     assert!(listed[0]["id"].is_null());
     assert_eq!(listed[0]["user"], "user", "{listed}");
     assert!(listed[0]["project"].is_null(), "{listed}");
-    fixture.run(&["kill", made.uuid.as_str()]).await.ok();
     let mine = fixture.run(&["--json", "list", "--mine"]).await.json();
-    assert_eq!(mine.as_array().unwrap().len(), 1);
-    assert_eq!(mine[0]["uuid"], first.uuid);
+    let mine: Vec<_> = mine
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|job| &job["uuid"])
+        .collect();
+    assert_eq!(mine, [made.uuid.as_str(), &first.uuid]);
+    let killed = fixture.run(&["--json", "kill", "--name", "their%"]).await;
+    assert_eq!(killed.json()["uuid"], made.uuid.as_str());
+    let named = fixture.run(&["kill", "--name", "theirs"]).await;
+    assert_eq!(named.err, "the only such job has ended\n");
+    let killed = fixture.run(&["--json", "kill", "--all"]).await.json();
+    assert_eq!(killed["uuid"], first.uuid);
 }
 
 /// Several jobs are named by ranges, names and kinds.
