@@ -19,7 +19,7 @@ use crate::undelivered::record::UndeliveredRun;
 use container_engine::select::EngineFactory;
 use container_engine::{Engine, EngineError};
 
-/// Timeout of a cleanup. Other runs of this user wait meanwhile, and the next run continues.
+/// Timeout of a cleanup. Attempts at the same containers wait meanwhile; the next run continues.
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Timeout for an engine that this run does not use.
@@ -156,6 +156,14 @@ async fn clean_one(
     messages: &mut Vec<String>,
 ) {
     let RunEntry { uuid, .. } = entry;
+    let _cleanup = match dead.begin(entry) {
+        Ok(Some(cleanup)) => cleanup,
+        Ok(None) => return,
+        Err(error) => {
+            let error = format!("could not clean up after the killed run of {uuid}: {error}");
+            return messages.push(error);
+        }
+    };
     match cleaner.recover(entry).await {
         Ok(removed) => messages.extend(
             removed

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use arvados_client::ContainerUuid;
 use host_state::file::create_private_dir;
-use host_state::lock::is_acquired;
+use host_state::lock::{acquire_within, is_acquired};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde::{Deserialize, Serialize};
 
@@ -103,9 +103,6 @@ pub fn directory(env: impl Fn(&str) -> Option<String>) -> PathBuf {
 pub fn register(dir: &Path, uuid: &ContainerUuid, paths: Option<RunPaths>) -> io::Result<RunGuard> {
     create_private_dir(dir)?;
     check_owner(dir)?;
-    // No run may register while another looks for dead runs.
-    let registry_lock = registry_lock(dir)?;
-    registry_lock.lock_shared()?;
     let pid = std::process::id();
     let path = dir.join(format!("{uuid}.{pid}"));
     let entry = RunEntry {
@@ -127,6 +124,7 @@ pub fn register(dir: &Path, uuid: &ContainerUuid, paths: Option<RunPaths>) -> io
         lock.write_all(text.as_bytes())?;
         // A concurrent list may have removed the file as stale.
         if path.exists() {
+            wait_for_cleanup(dir, uuid)?;
             return Ok(RunGuard {
                 path,
                 entry,
@@ -137,45 +135,94 @@ pub fn register(dir: &Path, uuid: &ContainerUuid, paths: Option<RunPaths>) -> io
     }
 }
 
-/// Name of the lock file, which is not an entry's name.
+/// Name of the lock of the process that cleans up, which is not an entry's name.
 const REGISTRY_LOCK: &str = "gate";
 
-fn registry_lock(dir: &Path) -> io::Result<File> {
+/// Longest wait for the cleanup of an earlier attempt at the same container.
+const CLEANUP_WAIT: Duration = Duration::from_secs(60);
+
+/// Path of the lock that is held while the leftovers of this container are removed.
+fn cleanup_lock(dir: &Path, uuid: &ContainerUuid) -> PathBuf {
+    dir.join(format!("cleanup-{uuid}"))
+}
+
+fn open_lock(path: &Path, create: bool) -> io::Result<File> {
     OpenOptions::new()
-        .create(true)
+        .create(create)
         .truncate(false)
         .write(true)
         .mode(0o600)
         .custom_flags(libc::O_NOFOLLOW)
-        .open(dir.join(REGISTRY_LOCK))
+        .open(path)
 }
 
-/// Killed runs that left something. While this is held, no run registers and no other process
-/// cleans up.
+/// Waits until no process removes what earlier attempts at this container left. The entry of this
+/// run exists already, so nobody begins to.
+fn wait_for_cleanup(dir: &Path, uuid: &ContainerUuid) -> io::Result<()> {
+    let lock = match open_lock(&cleanup_lock(dir, uuid), false) {
+        Ok(lock) => lock,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    match acquire_within(CLEANUP_WAIT, || lock.try_lock_shared())? {
+        true => Ok(()),
+        false => Err(io::Error::other(format!(
+            "another crunch-run has been removing the files of an earlier attempt at {uuid} for {} s",
+            CLEANUP_WAIT.as_secs()
+        ))),
+    }
+}
+
+/// Killed runs that left something. While this is held, no other process cleans up.
 #[derive(Debug)]
 pub struct DeadRuns {
     _registry_lock: File,
+    dir: PathBuf,
     entries: Vec<(PathBuf, RunEntry)>,
+}
+
+/// Permission to remove what killed runs of a container left. A run of this container that begins
+/// meanwhile waits until this is dropped.
+#[derive(Debug)]
+pub struct Cleanup {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl Drop for Cleanup {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
 }
 
 impl DeadRuns {
     /// `None` if another process is cleaning up.
     pub fn find(dir: &Path) -> io::Result<Option<Self>> {
         check_owner(dir)?;
-        let registry_lock = registry_lock(dir)?;
+        let registry_lock = open_lock(&dir.join(REGISTRY_LOCK), true)?;
         if !is_acquired(registry_lock.try_lock())? {
             return Ok(None);
         }
-        let RunList {
-            alive,
-            dead: mut entries,
-        } = read_all(dir)?;
-        // A later attempt at the same container is alive and cleaned up itself.
-        entries.retain(|(_, dead)| alive.iter().all(|entry| entry.uuid != dead.uuid));
         Ok(Some(Self {
             _registry_lock: registry_lock,
-            entries,
+            dir: dir.to_owned(),
+            entries: read_all(dir)?.dead,
         }))
+    }
+
+    /// Permission to clean up after this run. `None` if a later attempt at the same container is
+    /// alive: it cleaned up itself.
+    pub fn begin(&self, dead: &RunEntry) -> io::Result<Option<Cleanup>> {
+        let path = cleanup_lock(&self.dir, &dead.uuid);
+        let lock = open_lock(&path, true)?;
+        // Only runs of this container lock it, for a moment, and they are alive.
+        if !is_acquired(lock.try_lock())? {
+            return Ok(None);
+        }
+        let cleanup = Cleanup { path, _lock: lock };
+        let alive = read_all(&self.dir)?.alive;
+        let is_free = alive.iter().all(|entry| entry.uuid != dead.uuid);
+        Ok(is_free.then_some(cleanup))
     }
 
     pub fn entries(&self) -> impl Iterator<Item = &RunEntry> {
@@ -302,132 +349,4 @@ pub fn kill(dir: &Path, uuid: &ContainerUuid, signal: Signal) -> io::Result<bool
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn who_lives_is_listed_and_who_is_gone_is_forgotten() {
-        let dir = tempfile::tempdir().unwrap();
-        let dir = dir.path().join("list");
-        assert_eq!(list(&dir).unwrap(), []);
-        let uuid = ContainerUuid::generate("zzzzz");
-        let me = register(&dir, &uuid, None).unwrap();
-        let entry = RunEntry {
-            uuid: uuid.clone(),
-            pid: std::process::id(),
-            paths: None,
-            engine: None,
-        };
-        assert_eq!(list(&dir).unwrap(), [entry]);
-        let anothers = dir.join(format!("crunch-run-{uuid}-1"));
-        fs::write(&anothers, "{}").unwrap();
-        // Entry of a killed run.
-        let dead = dir.join(format!("{uuid}.1"));
-        fs::write(&dead, format!("{{\"UUID\":\"{uuid}\",\"PID\":1}}")).unwrap();
-        assert_eq!(list(&dir).unwrap().len(), 1);
-        assert!(!dead.exists());
-        drop(me);
-        assert_eq!(list(&dir).unwrap(), []);
-        fs::remove_file(anothers).expect("it is no entry");
-        assert_eq!(fs::read_dir(&dir).unwrap().count(), 1, "the gate");
-        // A missing process counts as killed.
-        assert!(kill(&dir, &uuid, Signal::TERM).unwrap());
-    }
-
-    #[test]
-    fn who_was_killed_is_known_to_one_at_a_time_until_nothing_is_left_of_it() {
-        let dir = tempfile::tempdir().unwrap();
-        let dir = dir.path();
-        let uuids = [(); 2].map(|()| ContainerUuid::generate("zzzzz"));
-        let note = |uuid: &ContainerUuid| RunEntry {
-            uuid: uuid.clone(),
-            pid: 1,
-            paths: Some(RunPaths {
-                job_dir: "/nowhere".into(),
-                own: true,
-                scratch: None,
-            }),
-            engine: None,
-        };
-        for uuid in &uuids {
-            let text = serde_json::to_string(&note(uuid)).unwrap();
-            fs::write(dir.join(format!("{uuid}.1")), text).unwrap();
-        }
-        // Another attempt at one of them lives.
-        let alive = register(dir, &uuids[0], note(&uuids[0]).paths).unwrap();
-        assert_eq!(list(dir).unwrap().len(), 1);
-        // A child of another test may have a copy of the lock for a moment.
-        let find = || {
-            let until = Instant::now() + Duration::from_secs(60);
-            loop {
-                match DeadRuns::find(dir).unwrap() {
-                    Some(dead) => return dead,
-                    None => assert!(Instant::now() < until, "the gate stays shut"),
-                }
-                std::thread::sleep(KILL_POLL_INTERVAL);
-            }
-        };
-        let dead = find();
-        let entries: Vec<_> = dead.entries().cloned().collect();
-        assert_eq!(entries, [note(&uuids[1])]);
-        assert!(DeadRuns::find(dir).unwrap().is_none());
-        dead.remove_entry(&entries[0]).unwrap();
-        drop(dead);
-        assert_eq!(find().entries().count(), 0);
-        drop(alive);
-        assert_eq!(find().entries().count(), 1);
-    }
-
-    #[test]
-    fn a_killed_run_is_known_by_its_container_and_with_its_engine() {
-        let dir = tempfile::tempdir().unwrap();
-        let dir = dir.path();
-        let (uuid, other) = (
-            ContainerUuid::generate("zzzzz"),
-            ContainerUuid::generate("zzzzz"),
-        );
-        let paths = RunPaths {
-            job_dir: "/nowhere".into(),
-            own: false,
-            scratch: None,
-        };
-        let engine = EngineRef {
-            name: "docker".to_owned(),
-            socket: Some("/run/docker.sock".into()),
-        };
-        let run = register(dir, &uuid, Some(paths)).unwrap();
-        run.record_engine(engine.clone()).unwrap();
-        assert_eq!(list(dir).unwrap()[0].engine, Some(engine.clone()));
-        assert_eq!(dead_runs_of(dir, &uuid).unwrap(), []);
-        // Released as by the kernel when the process dies.
-        let path = &run.path;
-        let copy = dir.join(format!("{uuid}.1"));
-        fs::copy(path, &copy).unwrap();
-        let found = dead_runs_of(dir, &uuid).unwrap();
-        assert_eq!(found.len(), 1);
-        assert_eq!(found[0].engine, Some(engine));
-        assert_eq!(dead_runs_of(dir, &other).unwrap(), []);
-    }
-
-    #[test]
-    fn what_another_user_wrote_sends_no_signal() {
-        let dir = tempfile::tempdir().unwrap();
-        let uuid = ContainerUuid::generate("zzzzz");
-        let theirs = dir.path().join("theirs");
-        fs::create_dir(&theirs).unwrap();
-        // Only root can change the owner of a file.
-        if std::os::unix::fs::chown(&theirs, Some(65534), Some(65534)).is_ok() {
-            for refused in [
-                register(&theirs, &uuid, None).map(drop),
-                list(&theirs).map(drop),
-                kill(&theirs, &uuid, Signal::TERM).map(drop),
-            ] {
-                let error = refused.unwrap_err().to_string();
-                assert!(error.contains("not a directory of this user"), "{error}");
-            }
-        }
-        let link = dir.path().join("link");
-        std::os::unix::fs::symlink(dir.path(), &link).unwrap();
-        assert!(list(&link).is_err());
-    }
-}
+mod tests;
