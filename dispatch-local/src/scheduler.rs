@@ -253,6 +253,7 @@ impl Scheduler for Local {
         let undelivered = self.shared.redeliveries.is_deliverable(&dir, exit);
         let tail = dir.output_tail();
         JobExit {
+            without_trace: exit == CrunchRunExit::NeverStarted && tail.is_empty(),
             reason,
             detail: tail.text,
             status_line: tail.status_line,

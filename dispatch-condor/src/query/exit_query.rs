@@ -46,12 +46,13 @@ impl Condor {
         let unread = tail.as_ref().err().map(ToString::to_string);
         let tail = tail.unwrap_or_default();
         let output_says_undelivered = tail.is_undelivered();
-        let mut doubt = None;
+        let (mut doubt, mut without_trace) = (None, false);
         let (reason, ad) = match history.map(|ads| ads.into_iter().next()) {
             Ok(Some(ad)) => (exit_record::describe_exit(&ad), Some(ad)),
             Ok(None) => {
                 doubt = unread.map(Uncertainty::ResultsUnknown);
                 let rejection = self.rejections.message_for(container, attempt);
+                without_trace = rejection.is_none() && tail.is_empty();
                 let reason =
                     rejection.unwrap_or_else(|| "HTCondor does not know its job".to_owned());
                 (reason, None)
@@ -74,6 +75,7 @@ impl Condor {
             None => ExitCause::of_status_line(tail.status_line.as_ref()),
         };
         JobExit {
+            without_trace,
             reason,
             cause,
             detail: tail.text,

@@ -30,6 +30,11 @@ pub struct OutputTail {
 }
 
 impl OutputTail {
+    /// Whether there is no output.
+    pub fn is_empty(&self) -> bool {
+        self.text.is_empty() && self.status_line.is_none()
+    }
+
     /// Whether crunch-run reported that its results remain on the node. This counts where the exit
     /// code is unknown, since a scheduler may forget jobs while the API server is down.
     pub fn is_undelivered(&self) -> bool {

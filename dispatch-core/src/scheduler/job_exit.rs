@@ -39,6 +39,8 @@ pub struct JobExit {
     pub uncertainty: Option<Uncertainty>,
     /// Whether the job certainly never started on any node, so that no executor ran.
     pub never_started: bool,
+    /// Whether nothing shows that there was a job: neither the scheduler nor any output.
+    pub without_trace: bool,
     /// Whether the container ran and its results are on the node, to be delivered later. This is
     /// crunch-run's exit status 77.
     pub undelivered: bool,

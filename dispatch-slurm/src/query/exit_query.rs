@@ -28,6 +28,8 @@ impl Slurm {
             Ok(exit) => exit,
             Err(error) => return JobExit::uncertain(Uncertainty::MayBeRunning(error.to_string())),
         };
+        let rejection = self.rejections.message_for(container, attempt);
+        let is_unrejected = rejection.is_none();
         let reason = match &record {
             Some(record) => {
                 let user = match record.cancelled_by {
@@ -37,10 +39,7 @@ impl Slurm {
                 };
                 record.describe(user.as_deref())
             }
-            None => {
-                let rejection = self.rejections.message_for(container, attempt);
-                rejection.unwrap_or_else(|| JOB_FORGOTTEN.to_owned())
-            }
+            None => rejection.unwrap_or_else(|| JOB_FORGOTTEN.to_owned()),
         };
         let output = self.attempt_dir(container).output_tail_with_timeout().await;
         // Slurm may have forgotten the job while the API server was down. Then only the job's
@@ -61,6 +60,7 @@ impl Slurm {
             None => ExitCause::of_status_line(output.status_line.as_ref()),
         };
         JobExit {
+            without_trace: record.is_none() && is_unrejected && output.is_empty(),
             reason,
             cause,
             detail: output.text,
