@@ -133,15 +133,14 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
             if let Some(result) = permanent.await {
                 return result;
             }
-            // What the site took away says nothing about the node.
-            let is_of_storage = exit.storage_failure().is_some_and(|reason| {
+            if let Some(reason) = exit.storage_failure() {
                 self.storage.reported(Report {
                     container: container.clone(),
                     node: exit.node.clone(),
                     reason: reason.to_owned(),
-                })
-            });
-            if exit.cause.eviction().is_none() && !is_of_storage {
+                });
+            // What the site took away says nothing about the node.
+            } else if exit.cause.eviction().is_none() {
                 failed_node.clone_from(&exit.node);
             }
             self.record_failure(&container, &token.token, &exit).await;

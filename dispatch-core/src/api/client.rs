@@ -23,6 +23,7 @@ use crate::act::crash_log::{self, CrashLogError, OtherLogs};
 use crate::model::container_record::ListedRecord;
 use crate::model::snapshot::RequestFacts;
 use crate::observe::change_feed::{ChangeFeed, changed_container};
+use crate::scheduler::submit_host::TrialFailure;
 
 /// Columns of queued containers: those that may change, and the user.
 const QUEUE_COLUMNS: [&str; 8] = [
@@ -68,6 +69,8 @@ const FULL_COLUMNS: [&str; 12] = [
 /// Time after which a websocket connection counts as stable and resets the reconnect back-off. It
 /// is also the interval between tries to read the server's bulk limits.
 const STABLE_CONNECTION_TIME: Duration = Duration::from_secs(60);
+/// Timeout of a trial of the file storage.
+const TRIAL_TIMEOUT: Duration = Duration::from_secs(8);
 /// Types of events that may report a new or changed container.
 const CHANGE_EVENTS: [&str; 3] = ["create", "update", "delete"];
 /// Maximum number of records in a page of changes. The server may return fewer.
@@ -200,14 +203,23 @@ impl Api for Client {
         Ok(client.current_user().await?.is_admin)
     }
 
-    async fn store_trial_block(&self) -> Result<(), String> {
+    async fn store_trial_block(&self) -> Result<(), TrialFailure> {
         let client = self.with_retry_budget(POLL_RETRY_BUDGET);
-        let options = client.keep_options().await.map_err(|e| e.to_string())?;
+        let mut options = client.keep_options().await.map_err(|e| e.to_string())?;
+        // The next trial is soon, and must not wait for this one.
+        (options.retry_budget, options.stall_timeout) = (Duration::ZERO, TRIAL_TIMEOUT);
         let keep = client.keep(options).await.map_err(|e| e.to_string())?;
         // Storage that is full may still take a block that it has.
         let data = format!("dispatcher trial {}\n", fastrand::u128(..));
         let stored = BlockStore::put(&keep, data.into()).await;
-        stored.map(drop).map_err(|error| error.to_string())
+        stored.map(drop).map_err(|error| TrialFailure {
+            is_certain: error.is_full(),
+            // The hash of the block would make each reason a new one.
+            reason: match error.failure() {
+                Some(failure) => failure.to_string(),
+                None => error.to_string(),
+            },
+        })
     }
 
     async fn own_token(&self) -> Result<Authorization, Error> {

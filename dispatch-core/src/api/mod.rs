@@ -17,6 +17,7 @@ use crate::act::crash_log::{CrashLogError, OtherLogs};
 use crate::model::container_record::ListedRecord;
 use crate::model::snapshot::RequestFacts;
 use crate::observe::change_feed::ChangeFeed;
+use crate::scheduler::submit_host::TrialFailure;
 
 mod client;
 pub mod error_hint;
@@ -108,7 +109,7 @@ pub trait Api: Clone + Send + Sync + 'static {
 
     /// Stores a few random bytes in the file storage, to see that it takes them. Nothing refers to
     /// them, so the storage removes them later.
-    fn store_trial_block(&self) -> impl Future<Output = Result<(), String>> + Send;
+    fn store_trial_block(&self) -> impl Future<Output = Result<(), TrialFailure>> + Send;
 
     /// The record of the dispatch token.
     fn own_token(&self) -> impl Future<Output = Result<Authorization, Error>> + Send;

@@ -132,9 +132,6 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
                 let suspects = matches!(listing, Some((_, Err(_))));
                 host.check(suspects).await;
             }
-            if is_server_known {
-                runner.storage.check_if_suspect().await;
-            }
             SchedulerSnapshot {
                 server,
                 listing,
@@ -208,6 +205,7 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
         }
         let request = self.reconciler.next_request(self.now(), changes.drain());
         let (api, upkeep) = (self.runner.api.clone(), self.upkeep.take());
+        let storage = self.runner.storage.clone();
         let names = self.owner_names.clone();
         Some(tokio::spawn(async move {
             let upkeep = match upkeep {
@@ -221,6 +219,8 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
                 }
             };
             let snapshot = fetch_snapshot(&api, &names, &request).await;
+            let containers_wait = snapshot.as_ref().is_ok_and(ApiSnapshot::has_queued);
+            storage.check_if_due(containers_wait).await;
             ApiReply { snapshot, upkeep }
         }))
     }
@@ -291,6 +291,12 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
                 self.reconciler.snapshot_failed();
                 let error = self.with_hint(&error);
                 tracing::warn!(%error, event = "snapshot_failed", "could not fetch the container records; the last snapshot still counts");
+            }
+        }
+        for report in self.runner.storage.take_refuted() {
+            if let Some(node) = report.node {
+                let (now, container) = (self.now(), &report.container);
+                self.reconciler.record_failed_attempt(now, container, node);
             }
         }
         self.reconciler.set_host_fault(self.host_fault());

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use arvados_client::records::ContainerState;
 use arvados_client::{ContainerUuid, GroupUuid};
 use jiff::Timestamp;
 
@@ -91,6 +92,12 @@ impl ApiSnapshot {
             }
         }
         seen
+    }
+
+    /// Whether a container waits for a start.
+    pub fn has_queued(&self) -> bool {
+        let mut records = self.containers.values();
+        records.any(|c| c.state == ContainerState::Queued && c.priority > 0)
     }
 
     /// The latest `modified_at` of all records, by the server's clock.

@@ -101,6 +101,16 @@ impl Reconciler {
         &self.world
     }
 
+    /// Counts an attempt that could store nothing against its node.
+    pub fn record_failed_attempt(
+        &mut self,
+        now: MonotonicTime,
+        container: &ContainerUuid,
+        node: String,
+    ) {
+        self.submits.record_node_failure(node, container, now);
+    }
+
     /// Replaces the scheduler's capabilities.
     pub fn set_capabilities(&mut self, capabilities: Capabilities) {
         self.limits.batcher.set_capabilities(capabilities);

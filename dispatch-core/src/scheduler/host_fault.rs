@@ -37,6 +37,23 @@ pub(crate) struct Report {
     pub reason: String,
 }
 
+/// Why a trial failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TrialFailure {
+    pub reason: String,
+    /// Whether the part itself said that it takes nothing. It was reached then.
+    pub is_certain: bool,
+}
+
+impl From<String> for TrialFailure {
+    fn from(reason: String) -> Self {
+        Self {
+            reason,
+            is_certain: false,
+        }
+    }
+}
+
 /// Whether a part has a fault.
 #[derive(Debug)]
 pub(crate) struct Fault {
@@ -47,12 +64,16 @@ pub(crate) struct Fault {
     held_until: Option<Instant>,
     /// Time of the next hold. It grows with the faults in a row that were found without a trial.
     hold: Backoff,
-    /// Whether a failed trial is believed.
+    /// Whether a failed trial is believed, whatever its reason.
     is_trial_trusted: bool,
     /// The newest report of each container, newest first.
     reports: Vec<(Instant, Report)>,
     /// Whether a report is newer than the last trial.
     is_suspect: bool,
+    /// Reports that no trial has confirmed or refuted yet.
+    undecided: Vec<Report>,
+    /// Reports that a trial refuted: the nodes were at fault.
+    refuted: Vec<Report>,
 }
 
 impl Default for Fault {
@@ -66,6 +87,8 @@ impl Default for Fault {
             is_trial_trusted: true,
             reports: Vec::new(),
             is_suspect: false,
+            undecided: Vec::new(),
+            refuted: Vec::new(),
         }
     }
 }
@@ -96,15 +119,20 @@ impl Fault {
     }
 
     /// Records the result of a trial.
-    pub(crate) fn tried(&mut self, now: Instant, result: Result<(), String>) {
+    pub(crate) fn tried(&mut self, now: Instant, result: Result<(), TrialFailure>) {
         self.is_suspect = false;
+        let undecided = std::mem::take(&mut self.undecided);
         match result {
-            Err(reason) => {
-                tracing::debug!(part = ?self.part, reason, "a trial failed");
-                self.trial_failed(now, reason);
+            Err(failure) => {
+                tracing::debug!(part = ?self.part, reason = failure.reason, "a trial failed");
+                self.trial_failed(now, failure);
             }
             Ok(()) => {
                 self.is_trial_trusted = true;
+                if self.found.is_none() {
+                    self.refuted.extend(undecided);
+                    self.refuted.truncate(MAX_REPORTS);
+                }
                 if self.held_until.is_none_or(|until| until <= now) {
                     self.clear();
                 }
@@ -112,8 +140,14 @@ impl Fault {
         }
     }
 
-    fn trial_failed(&mut self, now: Instant, reason: String) {
-        if self.is_trial_trusted {
+    /// Removes and returns the reports that a trial refuted.
+    pub(crate) fn take_refuted(&mut self) -> Vec<Report> {
+        std::mem::take(&mut self.refuted)
+    }
+
+    fn trial_failed(&mut self, now: Instant, failure: TrialFailure) {
+        let TrialFailure { reason, is_certain } = failure;
+        if self.is_trial_trusted || is_certain {
             return self.set(now, reason);
         }
         match &self.found {
@@ -135,7 +169,9 @@ impl Fault {
         self.reports
             .retain(|(_, old)| old.container != report.container);
         self.reports.truncate(MAX_REPORTS - 1);
-        self.reports.insert(0, (now, report));
+        self.reports.insert(0, (now, report.clone()));
+        self.undecided.truncate(MAX_REPORTS - 1);
+        self.undecided.push(report);
         if self.reporting(now, |report| report.node.as_deref()) >= 2 {
             self.failed_without_trial(now, &reason);
         }
@@ -166,7 +202,6 @@ impl Fault {
     pub(crate) fn succeeded(&mut self) {
         self.hold.reset();
         self.reports.clear();
-        self.is_suspect = false;
     }
 
     fn clear(&mut self) {

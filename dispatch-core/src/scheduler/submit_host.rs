@@ -2,8 +2,10 @@
 //!
 //! The host: its directories can be written to, and the submit command can be started. Input: a
 //! trial of both every few seconds, and submissions that failed on this host. The storage: a block
-//! can be stored. Input: reports of attempts that could not, and trials that these cause. Output:
-//! the fault that holds all starts until it has passed. No container loses a lock because of it.
+//! can be stored. Input: reports of attempts that could not, and trials. One is made after a
+//! report, and before starts if no attempt stored anything lately: attempts that reach no storage
+//! at all wait, and report nothing. Output: the fault that holds all starts until it has passed. No
+//! container loses a lock because of it.
 
 use std::ffi::OsString;
 use std::future::Future;
@@ -19,11 +21,14 @@ use tokio::time::Instant;
 
 use crate::scheduler::SchedulerError;
 use crate::scheduler::command::{Command, CommandError};
+pub use crate::scheduler::host_fault::TrialFailure;
 use crate::scheduler::host_fault::{Fault, Report};
 
 /// Interval between two trials.
 const TRIAL_INTERVAL: Duration = Duration::from_secs(5);
-/// The same after a report: each further attempt may cost a lock.
+/// Age at which the last sign that storage takes data is too old to start containers on it.
+const EVIDENCE_LASTS: Duration = Duration::from_secs(60);
+/// The interval after a report: each further attempt may cost a lock.
 const SUSPICION_INTERVAL: Duration = Duration::from_secs(1);
 /// Time for which [`Precondition::check`] waits for a trial, which then goes on in the background.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
@@ -34,7 +39,8 @@ const COMMAND_TIMEOUT: Duration = Duration::from_secs(5);
 /// Size of the trial file. The files of a batch of jobs are smaller.
 const TRIAL_BYTES: usize = 64 << 10;
 
-type TrialFuture = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
+type TrialResult = Result<(), TrialFailure>;
+type TrialFuture = Pin<Box<dyn Future<Output = TrialResult> + Send>>;
 
 /// A trial. Its argument says whether it starts the command, too, and not only looks for it.
 type Trial = Box<dyn Fn(bool) -> TrialFuture + Send + Sync>;
@@ -53,9 +59,9 @@ struct State {
     fault: Fault,
     /// Start of the newest trial.
     tried: Option<Instant>,
-    /// Whether a submission or an attempt has succeeded.
-    is_in_use: bool,
-    running: Option<JoinHandle<Result<(), String>>>,
+    /// When a submission or an attempt last succeeded.
+    succeeded: Option<Instant>,
+    running: Option<JoinHandle<TrialResult>>,
 }
 
 impl std::fmt::Debug for Precondition {
@@ -199,7 +205,10 @@ impl Precondition {
     {
         Self {
             what,
-            trial: Box::new(move |is_thorough| Box::pin(trial(is_thorough))),
+            trial: Box::new(move |is_thorough| {
+                let tried = trial(is_thorough);
+                Box::pin(async { Ok(tried.await?) })
+            }),
             needs: None,
             state: Mutex::default(),
         }
@@ -208,20 +217,28 @@ impl Precondition {
     /// File storage that was not tried yet. `trial` stores a block.
     pub fn file_storage<F>(trial: impl Fn() -> F + Send + Sync + 'static) -> Self
     where
-        F: Future<Output = Result<(), String>> + Send + 'static,
+        F: Future<Output = TrialResult> + Send + 'static,
     {
-        let storage = Self::with_trial("the file storage (Keep)".into(), move |_| trial());
-        storage.state().fault = Fault::of_storage();
-        storage
+        let fault = Fault::of_storage();
+        Self {
+            what: "Keep".into(),
+            trial: Box::new(move |_| Box::pin(trial())),
+            needs: None,
+            state: Mutex::new(State {
+                fault,
+                ..State::default()
+            }),
+        }
     }
 
-    /// Tries the storage if an attempt reported a fault, and once after the first attempt that
-    /// ended well: that shows whether this host reaches it. Never called twice at once.
-    pub async fn check_if_suspect(&self) {
+    /// Tries the storage if an attempt reported a fault, or if containers wait for a start and no
+    /// trial and no attempt has shown lately that it takes data. Never called twice at once.
+    pub async fn check_if_due(&self, containers_wait: bool) {
         let is_due = {
             let state = self.state();
-            let is_first = state.is_in_use && state.tried.is_none();
-            state.fault.is_suspect() || is_first || state.running.is_some()
+            let evidence = state.tried.max(state.succeeded);
+            let is_old = evidence.is_none_or(|at| at.elapsed() >= EVIDENCE_LASTS);
+            state.fault.is_suspect() || state.running.is_some() || (containers_wait && is_old)
         };
         if is_due {
             self.check(true).await;
@@ -248,14 +265,14 @@ impl Precondition {
         let mut state = self.state();
         match ended {
             Ok(result) => {
-                let result = result.unwrap_or_else(|error| Err(error.to_string()));
+                let result = result.unwrap_or_else(|error| Err(error.to_string().into()));
                 state.fault.tried(now, result);
             }
             Err(_) => {
                 let waited = now.duration_since(began);
                 if waited >= TRIAL_TIMEOUT {
                     let error = self.silence(waited);
-                    state.fault.tried(now, Err(error));
+                    state.fault.tried(now, Err(error.into()));
                 }
                 state.running = Some(running);
             }
@@ -263,7 +280,7 @@ impl Precondition {
     }
 
     /// The trial that still runs, or a new one if that is due.
-    fn due_trial(&self, suspects: bool) -> Option<(Instant, JoinHandle<Result<(), String>>)> {
+    fn due_trial(&self, suspects: bool) -> Option<(Instant, JoinHandle<TrialResult>)> {
         let mut state = self.state();
         if let (Some(began), Some(running)) = (state.tried, state.running.take()) {
             return Some((began, running));
@@ -308,19 +325,70 @@ impl Precondition {
         self.state().fault.submission_failed(Instant::now(), reason);
     }
 
-    /// Records that an attempt could store nothing. True if that is the storage's fault as far as
-    /// is known, and not its node's.
-    pub(crate) fn reported(&self, report: Report) -> bool {
-        let mut state = self.state();
-        state.fault.reported(Instant::now(), report);
-        state.fault.reason().is_some()
+    /// Records that an attempt could store nothing. A trial decides whether that is the storage's
+    /// fault or its node's.
+    pub(crate) fn reported(&self, report: Report) {
+        self.state().fault.reported(Instant::now(), report);
+    }
+
+    /// Removes and returns the reports that were the fault of their nodes.
+    pub(crate) fn take_refuted(&self) -> Vec<Report> {
+        self.state().fault.take_refuted()
     }
 
     /// Records that the scheduler was asked about a submission, or that an attempt stored its
     /// results.
     pub fn submission_sent(&self) {
         let mut state = self.state();
-        state.is_in_use = true;
+        state.succeeded = Some(Instant::now());
         state.fault.succeeded();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    /// Attempts that find no storage wait, and report nothing.
+    #[tokio::test(start_paused = true)]
+    async fn storage_is_tried_before_starts_unless_something_was_stored_lately() {
+        let trials = Arc::new(AtomicUsize::new(0));
+        let counted = trials.clone();
+        let storage = Precondition::file_storage(move || {
+            let number = counted.fetch_add(1, Ordering::Relaxed);
+            async move {
+                if number < 2 {
+                    Ok(())
+                } else {
+                    Err("away".to_owned().into())
+                }
+            }
+        });
+        let pass = |seconds| tokio::time::sleep(Duration::from_secs(seconds));
+        let count = || trials.load(Ordering::Relaxed);
+        storage.check_if_due(false).await;
+        assert_eq!(count(), 0, "nothing waits");
+        storage.check_if_due(true).await;
+        storage.check_if_due(true).await;
+        assert_eq!(count(), 1);
+        pass(50).await;
+        storage.submission_sent();
+        pass(50).await;
+        storage.check_if_due(true).await;
+        assert_eq!(count(), 1, "an attempt stored its results");
+        pass(10).await;
+        storage.check_if_due(true).await;
+        assert_eq!((count(), storage.fault()), (2, None));
+        pass(60).await;
+        storage.check_if_due(true).await;
+        assert_eq!(count(), 3);
+        assert!(storage.fault().unwrap().contains("away"));
+        // The end of a fault is looked for whether or not something waits.
+        pass(5).await;
+        storage.check_if_due(false).await;
+        assert_eq!(count(), 4);
     }
 }

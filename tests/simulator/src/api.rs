@@ -15,6 +15,7 @@ use dispatch_core::model::container_record::{ContainerSnapshot, ListedRecord};
 use dispatch_core::model::resources::ResourceRequest;
 use dispatch_core::model::snapshot::RequestFacts;
 use dispatch_core::observe::change_feed::ChangeFeed;
+use dispatch_core::scheduler::submit_host::TrialFailure;
 use jiff::Timestamp;
 use serde_json::Value;
 use tokio::sync::{Notify, oneshot};
@@ -177,7 +178,7 @@ impl Api for SimApi {
         .await
     }
 
-    async fn store_trial_block(&self) -> Result<(), String> {
+    async fn store_trial_block(&self) -> Result<(), TrialFailure> {
         Ok(())
     }
 

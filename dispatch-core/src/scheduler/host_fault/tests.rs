@@ -6,12 +6,14 @@ use super::*;
 enum Observed {
     Good,
     Bad,
+    /// The storage was reached and says that it is full.
+    Full,
     NotSent,
     Sent,
     /// A container's attempt on a node could store nothing.
     Report(u8, u8),
 }
-use Observed::{Bad, Good, NotSent, Report as R, Sent};
+use Observed::{Bad, Full, Good, NotSent, Report as R, Sent};
 
 /// Seconds, what is observed, and whether starts are held then.
 type Step = (u64, Observed, bool);
@@ -21,11 +23,19 @@ fn check(new: fn() -> Fault, rows: &[(&str, &[Step])]) {
     for (what, steps) in rows {
         let mut fault = new();
         let start = Instant::now();
+        let mut is_undecided = false;
         for (second, observed, expected) in *steps {
             let now = start + Duration::from_secs(*second);
             match *observed {
                 Good => fault.tried(now, Ok(())),
-                Bad => fault.tried(now, Err("it is full".to_owned())),
+                Bad => fault.tried(now, Err("it is full".to_owned().into())),
+                Full => fault.tried(
+                    now,
+                    Err(TrialFailure {
+                        reason: "it is full".to_owned(),
+                        is_certain: true,
+                    }),
+                ),
                 NotSent => fault.submission_failed(now, "it is full"),
                 Sent => fault.succeeded(),
                 R(container, node) => fault.reported(
@@ -43,8 +53,12 @@ fn check(new: fn() -> Fault, rows: &[(&str, &[Step])]) {
                 reason.is_none_or(|reason| reason.ends_with("it is full")),
                 "{reason:?}"
             );
-            let is_report = matches!(observed, R(..));
-            assert_eq!(fault.is_suspect(), *expected || is_report, "{what}");
+            match observed {
+                R(..) => is_undecided = true,
+                Good | Bad | Full => is_undecided = false,
+                NotSent | Sent => {}
+            }
+            assert_eq!(fault.is_suspect(), *expected || is_undecided, "{what}");
         }
     }
 }
@@ -96,6 +110,14 @@ fn reports_find_a_fault_of_the_storage_that_a_trial_or_other_nodes_confirm() {
             (
                 "a failed trial alone is no fault",
                 &[(0, Bad, false), (5, Bad, false)],
+            ),
+            (
+                "the storage itself says that it is full, also after a restart",
+                &[(0, Full, true), (5, Bad, true), (10, Good, false)],
+            ),
+            (
+                "a trial that is believed, without a report",
+                &[(0, Good, false), (60, Bad, true), (65, Good, false)],
             ),
             (
                 "one report, and a trial that is believed",
@@ -176,6 +198,31 @@ fn the_hold_is_at_most_a_minute() {
         fault.tried(now, Ok(()));
         assert!(fault.reason().is_none());
     }
+}
+
+/// A fault of the storage must not exclude the nodes that noticed it first.
+#[test]
+fn only_what_a_trial_refutes_is_the_fault_of_nodes() {
+    let report = |node: &str| Report {
+        container: ContainerUuid::generate("zzzzz"),
+        node: Some(node.to_owned()),
+        reason: "it is full".to_owned(),
+    };
+    let bad = || Err("it is full".to_owned().into());
+    let now = Instant::now();
+    let mut fault = Fault::of_storage();
+    fault.tried(now, Ok(()));
+    let (one, two) = (report("n1"), report("n1"));
+    fault.reported(now, one.clone());
+    fault.reported(now, two.clone());
+    assert_eq!(fault.take_refuted(), [], "not decided");
+    fault.tried(now, Ok(()));
+    assert_eq!(fault.take_refuted(), [one.clone(), two]);
+    assert_eq!(fault.take_refuted(), []);
+    fault.reported(now, one);
+    fault.tried(now, bad());
+    fault.tried(now, Ok(()));
+    assert_eq!(fault.take_refuted(), [], "the storage was at fault");
 }
 
 #[test]

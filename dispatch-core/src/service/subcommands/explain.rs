@@ -39,7 +39,7 @@ pub struct ExplainInput {
     pub ended: Option<String>,
     /// Whether the container could start here.
     pub fit: Admission,
-    /// Why this host cannot submit jobs, if that is so.
+    /// What must pass before a start, if the submit host or the file storage has a fault.
     pub host_fault: Option<String>,
     /// The last entries of a dispatcher about it in the server's `logs`, newest first.
     pub last_log_entries: Vec<String>,
@@ -145,7 +145,7 @@ fn why(facts: &ExplainInput) -> String {
         _ => false,
     };
     if let (Some(fault), true, None) = (&facts.host_fault, is_next, job) {
-        return format!("the dispatcher submits it as soon as this host can submit jobs: {fault}");
+        return format!("the dispatcher submits it as soon as {fault}");
     }
     match (&container.state, facts.held_by_us, job) {
         (State::Complete, ..) => match container.exit_code {
@@ -338,7 +338,7 @@ mod tests {
             (locked, &[("3", None)][..], false),
         ] {
             let mut facts = facts(record, true, jobs);
-            facts.host_fault = Some("the disk is full".to_owned());
+            facts.host_fault = Some("this host can submit jobs: the disk is full".to_owned());
             let why = explain(&facts).why;
             assert_eq!(
                 why.ends_with("can submit jobs: the disk is full"),

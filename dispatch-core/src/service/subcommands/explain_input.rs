@@ -82,9 +82,12 @@ pub(super) async fn explain_input<P: DispatcherCommands>(
         match (&ours, &jobs) {
             (Some(attempt), Ok(jobs)) if jobs.is_empty() => {
                 let ending = with_timeout(scheduler.job_exit(uuid, attempt)).await;
-                let reason =
-                    ending.map_or(no_reply_text(P::TERMS.scheduler), |ending| ending.reason);
-                Some(reason).filter(|reason| !reason.is_empty())
+                match ending {
+                    None => Some(no_reply_text(P::TERMS.scheduler)),
+                    // It was not submitted yet.
+                    Some(ending) if ending.without_trace => None,
+                    Some(ending) => Some(ending.reason).filter(|reason| !reason.is_empty()),
+                }
             }
             _ => None,
         }
@@ -109,7 +112,14 @@ pub(super) async fn explain_input<P: DispatcherCommands>(
             _ => Admission::Now,
         }
     };
-    let (ended, analysis, fit) = join!(ended, analysis, fit);
+    let fault = async {
+        match host_fault {
+            Some(fault) => Some(format!("this host can submit jobs: {fault}")),
+            None if container.state == ContainerState::Queued => storage_fault(&client).await,
+            None => None,
+        }
+    };
+    let (ended, analysis, fit, host_fault) = join!(ended, analysis, fit, fault);
     let waiting = scheduler.pending_reasons().remove(uuid);
     Ok(ExplainInput {
         last_log_entries: last_words,
@@ -124,6 +134,15 @@ pub(super) async fn explain_input<P: DispatcherCommands>(
         analysis,
         owner,
     })
+}
+
+/// What must pass before a start, if this host can store no block. The service tries the same.
+async fn storage_fault(client: &Client) -> Option<String> {
+    let failure = with_timeout(client.store_trial_block()).await?.err()?;
+    let reason = failure.reason;
+    Some(format!(
+        "the file storage (Keep) takes data from this host: {reason}"
+    ))
 }
 
 /// The last entries of a dispatcher about the container in the server's `logs`, newest first, with

@@ -170,6 +170,22 @@ impl KeepError {
         )
     }
 
+    /// What the last service answered, if one was asked.
+    pub fn failure(&self) -> Option<&Failure> {
+        match self {
+            Self::Refused { failure, .. } | Self::Unavailable { failure, .. } => Some(failure),
+            Self::InsufficientReplicas { failure, .. }
+            | Self::ClassesUnconfirmed { failure, .. } => failure.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// Whether a service answered that it is full (507).
+    pub fn is_full(&self) -> bool {
+        let cause = self.failure().map(|failure| &failure.cause);
+        matches!(cause, Some(Cause::Status { status: 507, .. }))
+    }
+
     /// Whether the block certainly does not exist.
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::NotFound { .. })
