@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arvados_client::{ContainerUuid, TokenUuid};
 use dispatch_core::model::instance_types::fit;
@@ -89,8 +89,10 @@ impl Scheduler for Condor {
 
     /// Lists the jobs with `condor_q`, and remembers the listing.
     async fn list_jobs(&self) -> Result<Vec<Job>, SchedulerError> {
+        let began = Instant::now();
         let listing = self.query_queue().await?;
         let jobs = listing.jobs();
+        self.rejections.listed(began, &jobs);
         *lock(&self.queue) = listing;
         Ok(jobs)
     }

@@ -135,10 +135,11 @@ impl Scheduler for Slurm {
 
     /// Lists the jobs with `squeue`, and remembers the rows.
     async fn list_jobs(&self) -> Result<Vec<Job>, SchedulerError> {
-        let before = self.arrays.snapshot();
-        lock(&self.burst).record_listing(Instant::now());
+        let (before, began) = (self.arrays.snapshot(), Instant::now());
+        lock(&self.burst).record_listing(began);
         let (listing, rows) = self.list_rows().await?;
-        let jobs = rows.iter().map(Row::job).collect();
+        let jobs: Vec<Job> = rows.iter().map(Row::job).collect();
+        self.rejections.listed(began, &jobs);
         self.apply_listing(rows);
         *lock(&self.abandoned_elements) = self.find_abandoned_elements(&listing, &before);
         Ok(jobs)

@@ -76,6 +76,14 @@ impl fmt::Display for JobClass {
     }
 }
 
+/// Number of jobs of a class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Count {
+    pub jobs: usize,
+    /// A listing has just shown them. Otherwise some may have ended.
+    pub is_exact: bool,
+}
+
 /// Why a class is held back, and until when.
 #[derive(Debug)]
 pub struct RejectionBackoff {
@@ -89,7 +97,7 @@ pub struct RejectionBackoff {
     test_at: Instant,
     test_backoff: Backoff,
     /// A test was accepted: when jobs of the class may be submitted, and beside how many.
-    free_at: Option<(Instant, usize)>,
+    free_at: Option<(Instant, Count)>,
 }
 
 impl RejectionBackoff {
@@ -131,12 +139,12 @@ impl RejectionBackoff {
     }
 
     /// Records a test that was accepted beside this number of jobs.
-    pub fn record_acceptance(&mut self, free_at: Instant, jobs: usize) {
+    pub fn record_acceptance(&mut self, free_at: Instant, jobs: Count) {
         self.free_at = Some((free_at, jobs));
     }
 
     /// Whether jobs of the class may be submitted again: the number of jobs beside the test.
-    pub fn settled(&self, now: Instant) -> Option<usize> {
+    pub fn settled(&self, now: Instant) -> Option<Count> {
         let (free_at, jobs) = self.free_at?;
         (free_at <= now).then_some(jobs)
     }
@@ -207,18 +215,25 @@ impl SlowStart {
     }
 
     /// Records that a test was rejected while the scheduler had this number of jobs.
-    pub fn set_limit(&mut self, jobs: usize) {
-        (self.limit, self.next_grant, self.left) = (jobs, 1, 0);
+    pub fn set_limit(&mut self, count: Count) {
+        let limit = match count.is_exact {
+            true => count.jobs,
+            false => count.jobs.min(self.limit),
+        };
+        (self.limit, self.next_grant, self.left) = (limit, 1, 0);
     }
 
     /// Grants more after a test that was accepted beside this number of jobs. False if there is no
     /// limit that matters.
-    pub fn grant(&mut self, jobs: usize, now: Instant) -> bool {
+    pub fn grant(&mut self, count: Count, now: Instant) -> bool {
         self.granted_at = Some(now);
-        self.left = self.limit.saturating_sub(jobs);
+        self.left = self.limit.saturating_sub(count.jobs);
         if self.left == 0 {
             self.left = self.next_grant;
-            self.next_grant *= 2;
+            // Where jobs have ended unseen, an accepted test proves less.
+            if count.is_exact {
+                self.next_grant *= 2;
+            }
         }
         self.next_grant <= SLOW_START_DONE
     }
@@ -241,10 +256,10 @@ impl SlowStart {
         self.in_flight.remove(container);
     }
 
-    /// Records that the container was rejected beside this number of jobs.
-    pub fn rejected(&mut self, container: &ContainerUuid, jobs: usize) {
+    /// Records that the container was rejected: others took its place. A test shows the limit.
+    pub fn rejected(&mut self, container: &ContainerUuid) {
         self.in_flight.remove(container);
-        self.set_limit(jobs);
+        (self.next_grant, self.left) = (1, 0);
     }
 
     /// Whether the class did not need its last grant for a while.
@@ -264,6 +279,13 @@ impl SlowStart {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn exact(jobs: usize) -> Count {
+        Count {
+            jobs,
+            is_exact: true,
+        }
+    }
 
     #[test]
     fn tests_back_off() {
@@ -311,7 +333,7 @@ mod tests {
         let all: Vec<_> = (0..64).map(|_| ContainerUuid::generate("zzzzz")).collect();
         let mut slow_start = SlowStart::new(7);
         let take = |slow_start: &mut SlowStart, jobs| {
-            assert!(slow_start.is_used_up(now) && slow_start.grant(jobs, now));
+            assert!(slow_start.is_used_up(now) && slow_start.grant(exact(jobs), now));
             let free = |container: &&ContainerUuid| slow_start.try_admit(container, now);
             let admitted: Vec<_> = all.iter().filter(free).collect();
             for container in &admitted {
@@ -325,7 +347,7 @@ mod tests {
         for (jobs, expected) in [(4, 3), (0, 7), (7, 1), (8, 2), (10, 4), (6, 1), (14, 8)] {
             assert_eq!(take(&mut slow_start, jobs), expected, "beside {jobs}");
         }
-        slow_start.set_limit(20);
+        slow_start.set_limit(exact(20));
         for (jobs, expected) in [
             (20, 1),
             (21, 2),
@@ -337,10 +359,11 @@ mod tests {
         ] {
             assert_eq!(take(&mut slow_start, jobs), expected, "beside {jobs}");
         }
-        assert!(!slow_start.grant(147, now));
-        slow_start.rejected(&all[0], 5);
+        assert!(!slow_start.grant(exact(147), now));
+        slow_start.rejected(&all[0]);
+        slow_start.set_limit(exact(5));
         assert!(slow_start.is_used_up(now) && !slow_start.is_idle(now + ADMISSION_TTL));
-        assert!(slow_start.grant(5, now) && !slow_start.is_idle(now));
+        assert!(slow_start.grant(exact(5), now) && !slow_start.is_idle(now));
         assert!(slow_start.is_idle(now + ADMISSION_TTL));
         assert!(slow_start.try_admit(&all[0], now) && !slow_start.try_admit(&all[1], now));
     }
@@ -351,7 +374,7 @@ mod tests {
         let now = Instant::now();
         let container = ContainerUuid::generate("zzzzz");
         let mut slow_start = SlowStart::new(0);
-        assert!(slow_start.grant(0, now) && slow_start.try_admit(&container, now));
+        assert!(slow_start.grant(exact(0), now) && slow_start.try_admit(&container, now));
         let before = now + ADMISSION_TTL - Duration::from_millis(1);
         assert!(!slow_start.is_used_up(before) && slow_start.is_used_up(now + ADMISSION_TTL));
     }

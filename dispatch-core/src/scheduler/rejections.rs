@@ -10,8 +10,9 @@
 //! only containers with exactly the same needs wait.
 //!
 //! When a job of such a class ends, the next test is due. An accepted test allows as many jobs as
-//! the scheduler had at the rejection, or a few more ([`SlowStart`]). So a limit that stays is kept
-//! full, and costs no further lock.
+//! the scheduler had at the rejected one, or a few more ([`SlowStart`]). So a limit that stays is
+//! kept full, and costs no further lock. Jobs are counted by the listing before the test, because
+//! the dispatcher hears of an end sooner or later than the scheduler counts it.
 //!
 //! A restarted dispatcher knows no rejections, and each submission costs one of the few locks that
 //! the server allows. So a container that was locked before is tested first, unless such jobs were
@@ -26,8 +27,9 @@ use arvados_client::{ContainerUuid, TokenUuid};
 use crate::model::charge_class::ChargeClass;
 use crate::model::resources::ResourceRequest;
 use crate::model::scheduling::Candidate;
+use crate::model::world::Job;
 use crate::scheduler::SubmitRequest;
-use crate::scheduler::rejection_backoff::{JobClass, RejectionBackoff, SlowStart};
+use crate::scheduler::rejection_backoff::{Count, JobClass, RejectionBackoff, SlowStart};
 use crate::scheduler::test_submission::{TestResult, TestSubmission};
 
 /// Maximum number of rejected classes; containers of further classes are submitted as usual.
@@ -53,10 +55,13 @@ struct RejectionState {
     accepted: HashSet<ResourceRequest>,
     /// Classes that were rejected, until there is no limit.
     slow_starts: BTreeMap<ChargeClass, SlowStart>,
-    /// Jobs that the scheduler has accepted since the start, and that have not ended.
-    jobs: HashMap<ContainerUuid, ChargeClass>,
+    /// Jobs that the scheduler has accepted since the start and has not ended, as far as the newest
+    /// listing shows, and when each was accepted.
+    jobs: HashMap<ContainerUuid, (ChargeClass, Instant)>,
     /// Number of these of each class.
     jobs_of: HashMap<ChargeClass, usize>,
+    /// Whether no job was accepted since the newest listing.
+    is_listed: bool,
 }
 
 impl RejectionState {
@@ -72,7 +77,7 @@ impl RejectionState {
         // A limit that stays is told once.
         let is_told = match &class {
             JobClass::Charged(charge) => {
-                let new = SlowStart::new(self.count(charge));
+                let new = SlowStart::new(self.count(charge).jobs);
                 self.slow_starts.insert(charge.clone(), new).is_some()
             }
             JobClass::Exactly(_) => full,
@@ -105,7 +110,7 @@ impl RejectionState {
     }
 
     /// A job of the class was accepted, or would be, beside this number of its jobs.
-    fn accept_class(&mut self, class: &JobClass, jobs: usize, now: Instant) {
+    fn accept_class(&mut self, class: &JobClass, jobs: Count, now: Instant) {
         let before = self.backoffs.remove(class);
         let is_free = match class {
             JobClass::Exactly(_) => before.is_some_and(|backoff| backoff.is_rejected()),
@@ -123,15 +128,16 @@ impl RejectionState {
         }
     }
 
-    fn count(&self, charge: &ChargeClass) -> usize {
-        self.jobs_of.get(charge).copied().unwrap_or_default()
+    fn count(&self, charge: &ChargeClass) -> Count {
+        Count {
+            jobs: self.jobs_of.get(charge).copied().unwrap_or_default(),
+            is_exact: self.is_listed,
+        }
     }
 
     fn submission_rejected(&mut self, container: &ContainerUuid, needs: &ResourceRequest) {
-        let charge = ChargeClass::of(needs);
-        let jobs = self.count(&charge);
-        if let Some(slow_start) = self.slow_starts.get_mut(&charge) {
-            slow_start.rejected(container, jobs);
+        if let Some(slow_start) = self.slow_starts.get_mut(&ChargeClass::of(needs)) {
+            slow_start.rejected(container);
         }
     }
 
@@ -151,9 +157,23 @@ impl RejectionState {
         }
     }
 
+    /// Forgets the jobs that a listing does not show any more.
+    fn listed(&mut self, began: Instant, is_live: impl Fn(&ContainerUuid) -> bool) {
+        let ended = |(container, (_, accepted)): &(&ContainerUuid, &(ChargeClass, Instant))| {
+            *accepted < began && !is_live(container)
+        };
+        let ended: Vec<ContainerUuid> = (self.jobs.iter().filter(ended))
+            .map(|(container, _)| container.clone())
+            .collect();
+        for container in ended {
+            self.job_ended(&container, began);
+        }
+        self.is_listed = true;
+    }
+
     /// A job has ended, so that its class may have room for another.
     fn job_ended(&mut self, container: &ContainerUuid, now: Instant) {
-        let Some(charge) = self.jobs.remove(container) else {
+        let Some((charge, _)) = self.jobs.remove(container) else {
             return;
         };
         let count = self.jobs_of.entry(charge.clone()).or_default();
@@ -178,7 +198,10 @@ impl RejectionState {
             TestResult::Accepted => {
                 let jobs = match class {
                     JobClass::Charged(charge) => self.count(charge),
-                    JobClass::Exactly(_) => 0,
+                    JobClass::Exactly(_) => Count {
+                        jobs: 0,
+                        is_exact: false,
+                    },
                 };
                 if let Some(backoff) = self.backoffs.get_mut(class) {
                     backoff.record_acceptance(now + settle_time, jobs);
@@ -214,7 +237,7 @@ impl RejectionState {
     /// Frees the classes whose accepted test was long enough ago.
     fn accept_settled(&mut self, now: Instant) {
         let settled = self.backoffs.iter();
-        let settled: Vec<(JobClass, usize)> = settled
+        let settled: Vec<(JobClass, Count)> = settled
             .filter_map(|(class, backoff)| Some((class.clone(), backoff.settled(now)?)))
             .collect();
         for (class, jobs) in settled {
@@ -249,12 +272,10 @@ impl RejectionState {
 
     fn accepted(&mut self, container: &ContainerUuid, needs: &ResourceRequest, now: Instant) {
         self.remember_accepted(needs);
+        self.is_listed = false;
         let charge = ChargeClass::of(needs);
-        if self
-            .jobs
-            .insert(container.clone(), charge.clone())
-            .is_none()
-        {
+        let job = (charge.clone(), now);
+        if self.jobs.insert(container.clone(), job).is_none() {
             *self.jobs_of.entry(charge.clone()).or_default() += 1;
         }
         let jobs = self.count(&charge);
@@ -328,7 +349,8 @@ impl Rejections {
         }
     }
 
-    /// Tests the classes whose back-off has expired.
+    /// Tests the classes whose back-off has expired. Best just after a listing: what the answers
+    /// mean depends on the number of jobs.
     pub async fn retest<T: TestSubmission>(&self, tester: &T) {
         let now = Instant::now();
         let due = self.state().due(now);
@@ -357,6 +379,23 @@ impl Rejections {
         }
     }
 
+    /// Whether a job that is charged like this one exists.
+    pub fn has_jobs_like(&self, needs: &ResourceRequest) -> bool {
+        self.state().count(&ChargeClass::of(needs)).jobs > 0
+    }
+
+    /// Records a complete listing that began at this time: which jobs exist. A container may be
+    /// Complete before the scheduler stops counting its job, and long after.
+    pub fn listed(&self, began: Instant, jobs: &[Job]) {
+        let live: HashSet<&ContainerUuid> = jobs
+            .iter()
+            .filter(|job| !job.ended)
+            .map(|job| &job.container)
+            .collect();
+        self.state()
+            .listed(began, |container| live.contains(container));
+    }
+
     /// Why this container must wait; none if it may be submitted.
     pub fn deferral(&self, candidate: &Candidate) -> Option<String> {
         self.state()
@@ -383,9 +422,7 @@ impl Rejections {
 
     /// Removes what is recorded of the container. Its job has ended.
     pub fn forget(&self, container: &ContainerUuid) {
-        let mut state = self.state();
-        state.messages.remove(container);
-        state.job_ended(container, Instant::now());
+        self.state().messages.remove(container);
     }
 }
 

@@ -113,6 +113,7 @@ fn submissions_start_slowly_after_a_rejection() {
     let all: Vec<ContainerUuid> = (0..50).map(|_| ContainerUuid::generate("zzzzz")).collect();
     let mut state = RejectionState::default();
     let class = JobClass::Charged(ChargeClass::default());
+    state.listed(now, |_| true);
     state.reject_class(class.clone(), "too many".into(), now);
     let settle_time = Duration::from_secs(5);
     state.apply_test(&class, TestResult::Accepted, settle_time, now);
@@ -131,6 +132,7 @@ fn submissions_start_slowly_after_a_rejection() {
             state.accepted(container, &gpus(0), now);
         }
         assert_eq!(state.due(now), std::slice::from_ref(&class));
+        state.listed(now, |_| true);
         state.apply_test(&class, TestResult::Accepted, Duration::ZERO, now);
     }
 }
@@ -156,7 +158,18 @@ impl Limited {
 
     /// One look of the dispatcher. What was admitted is submitted.
     fn poll(&mut self, now: Instant) {
+        self.poll_late(now, 0);
+    }
+
+    /// The same, when jobs end after the listing and before the test.
+    fn poll_late(&mut self, now: Instant, late: usize) {
+        self.state.listed(now, |job| self.jobs.contains(job));
+        self.jobs.drain(..late.min(self.jobs.len()));
         self.test(now);
+        self.submit(now);
+    }
+
+    fn submit(&mut self, now: Instant) {
         for _ in 0..40 {
             let container = ContainerUuid::generate("zzzzz");
             let candidate = candidate(&container, gpus(0));
@@ -202,13 +215,36 @@ proptest! {
             if n == 30 {
                 it.limit += raised;
             }
-            for container in it.jobs.drain(..ended.min(limit)).collect::<Vec<_>>() {
-                it.state.job_ended(&container, now);
-            }
+            // The next listing shows it.
+            drop(it.jobs.drain(..ended.min(limit)));
             now += Duration::from_secs(5);
             it.poll(now);
         }
         prop_assert_eq!(it.jobs.len(), it.limit);
         prop_assert!(it.rejections <= 1 + raised);
+    }
+
+    /// The dispatcher hears of an end later than the scheduler counts it.
+    #[test]
+    fn an_end_that_is_not_seen_yet_costs_one_rejection_at_most(
+        limit in 1_usize..15,
+        ends in prop::collection::vec((0_usize..4, 0_usize..4), 60),
+    ) {
+        let mut now = Instant::now();
+        let mut it = Limited {
+            state: RejectionState::default(),
+            limit,
+            jobs: Vec::new(),
+            rejections: 0,
+        };
+        it.poll(now);
+        let mut unseen = 0;
+        for (ended, late) in ends {
+            drop(it.jobs.drain(..ended.min(it.jobs.len())));
+            now += Duration::from_secs(5);
+            unseen += late.min(it.jobs.len());
+            it.poll_late(now, late);
+            prop_assert!(it.rejections <= 1 + unseen, "{} for {unseen}", it.rejections);
+        }
     }
 }
