@@ -21,7 +21,7 @@ use serde::Serialize;
 use crate::job_comment;
 use crate::query::partition_times::PartitionTimes;
 use crate::settings::Settings;
-use crate::submit::sbatch::SbatchJob;
+use crate::submit::sbatch::{ROOM_TO_RAISE, SbatchJob};
 
 /// What the service would pass to sbatch.
 #[derive(Debug, Serialize)]
@@ -71,6 +71,7 @@ pub fn dry_run(
         comment: &comment,
         output: &dir.output_file(),
         avoid: &[],
+        nice: ROOM_TO_RAISE,
         times,
     })?;
     let token_file = dir.token_file_of(&attempt);

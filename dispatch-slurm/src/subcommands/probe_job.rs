@@ -17,7 +17,7 @@ use dispatch_core::service::subcommands::dry_run::Source;
 use crate::query::ended_job::is_unknown_job;
 use crate::query::partition_times::PartitionTimes;
 use crate::settings::Settings;
-use crate::submit::sbatch::{Argument, SbatchJob};
+use crate::submit::sbatch::{Argument, ROOM_TO_RAISE, SbatchJob};
 
 /// Slurm, as the probe uses it.
 pub struct SlurmProbe<'a> {
@@ -51,6 +51,7 @@ impl probe_job::ProbeScheduler for SlurmProbe<'_> {
             comment: "dispatch-slurm check",
             output: &dir.join("output.log"),
             avoid: &[],
+            nice: ROOM_TO_RAISE,
             times: PartitionTimes::default(),
         })?;
         arguments.extend(self.node.map(|name| Argument {

@@ -35,6 +35,9 @@ pub struct Argument {
     pub from: Source,
 }
 
+/// Nice value from which a job can be raised.
+pub const ROOM_TO_RAISE: u32 = 10_000;
+
 /// What one attempt contributes to its job.
 #[derive(Debug, Clone, Copy)]
 pub struct SbatchJob<'a> {
@@ -46,6 +49,8 @@ pub struct SbatchJob<'a> {
     pub output: &'a Path,
     /// Nodes to exclude.
     pub avoid: &'a [String],
+    /// Initial nice value.
+    pub nice: u32,
     /// Time limits of the partitions where it may run.
     pub times: PartitionTimes,
 }
@@ -101,7 +106,10 @@ impl Settings {
             }
         }
         let mut arguments = vec![
-            always("--nice=10000", "leaves room to raise its priority"),
+            always(
+                format!("--nice={}", job.nice),
+                "puts it behind its account's other jobs, and leaves room to raise it",
+            ),
             always("--no-requeue", "a new attempt is a new job"),
             always("--parsable", "the dispatcher parses the job id"),
         ];

@@ -20,7 +20,7 @@ use crate::slurm::{Slurm, lock};
 use crate::submit::job_array::{
     self, ArrayLimit, ArraySnapshot, ArrayTemplate, Element, MIN_ELEMENTS,
 };
-use crate::submit::sbatch::{Argument, SbatchJob};
+use crate::submit::sbatch::{Argument, ROOM_TO_RAISE, SbatchJob};
 
 /// Maximum number of attempt directories that are created concurrently.
 const MAX_CONCURRENT_PREPARATIONS: usize = 8;
@@ -28,6 +28,17 @@ const MAX_CONCURRENT_PREPARATIONS: usize = 8;
 const MAX_NAMING_FAILURES: u32 = 2;
 
 type SubmitResult = Result<JobId, SchedulerError>;
+
+/// Adds to the failure what it is about. A policy plugin can forbid changes of jobs, and scontrol
+/// does not show its message.
+fn explain_naming_failure(job: &str, failure: CommandFailure) -> CommandFailure {
+    match failure {
+        CommandFailure::Failed(error) => CommandFailure::Failed(format!(
+            "scontrol could not name the elements of job array {job}: {error}; if a plugin of the site (JobSubmitPlugins) forbids changes of jobs, its log says so, and --arrays=off avoids them"
+        )),
+        other => other,
+    }
+}
 
 impl Slurm {
     /// Groups orders by their `sbatch` arguments and submits each group as an array.
@@ -71,6 +82,7 @@ impl Slurm {
             comment: &job_comment::write(&order.attempt, &self.instance_id, None),
             output: &self.attempt_dir(&order.container).output_file(),
             avoid: &order.avoid,
+            nice: ROOM_TO_RAISE,
             times: self.times(order),
         };
         let arguments = self
@@ -176,13 +188,13 @@ impl Slurm {
                         let id = format!("{job}_{}", first + n);
                         let (container, attempt) = (order.container.clone(), order.attempt.clone());
                         self.record_job_id(container, attempt, id.clone());
-                        let accepted = self.rejections.accepted(self, order);
-                        accepted.await;
+                        self.rejections.accepted(self, order).await;
                         results.push(Ok(JobId(id)));
                     }
                 }
                 // Elements that were named before the failure are found by their names.
                 Err(failure) => {
+                    let failure = explain_naming_failure(job, failure);
                     self.count_naming_failure(&failure);
                     let failed = |(_, order): (_, &&SubmitRequest)| {
                         Err(submit_command::submit_error(NAME, order, &failure))

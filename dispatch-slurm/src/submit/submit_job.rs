@@ -10,7 +10,7 @@ use crate::error::NAME;
 use crate::job_comment;
 use crate::query::partition_times::PartitionTimes;
 use crate::slurm::{Slurm, lock};
-use crate::submit::sbatch::SbatchJob;
+use crate::submit::sbatch::{ROOM_TO_RAISE, SbatchJob};
 use crate::submit::test_only::one_line;
 
 impl Slurm {
@@ -64,6 +64,12 @@ impl Slurm {
                 comment: &comment,
                 output: &dir.output_file(),
                 avoid: &order.avoid,
+                // The others of its account are put in order after the next listing. This one must
+                // not wait for that behind other accounts.
+                nice: match self.rejections.has_jobs_like(&order.needs) {
+                    true => ROOM_TO_RAISE,
+                    false => 0,
+                },
                 times: self.times(order),
             })
             .map_err(|error| refused(error.to_string()))?;

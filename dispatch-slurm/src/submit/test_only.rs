@@ -10,7 +10,7 @@ use dispatch_core::scheduler::test_submission::{TEST_TIMEOUT, TestResult, TestSu
 use crate::query::partition_times::PartitionTimes;
 use crate::settings::Settings;
 use crate::slurm::Slurm;
-use crate::submit::sbatch::SbatchJob;
+use crate::submit::sbatch::{ROOM_TO_RAISE, SbatchJob};
 
 impl TestSubmission for Slurm {
     async fn test_submission(&self, needs: &ResourceRequest) -> TestResult {
@@ -68,6 +68,7 @@ fn test_command(
         comment: "dispatch-slurm test",
         output: Path::new("/dev/null"),
         avoid: &[],
+        nice: ROOM_TO_RAISE,
         times,
     };
     let arguments = settings.sbatch_arguments(job).ok()?;

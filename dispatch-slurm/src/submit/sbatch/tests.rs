@@ -42,6 +42,7 @@ fn sbatch(settings: &Settings, needs: &ResourceRequest, avoid: &[String]) -> Vec
         comment: "attempt label",
         output: Path::new("/shared/100%/output.log"),
         avoid,
+        nice: ROOM_TO_RAISE,
         times: PartitionTimes::default(),
     };
     settings.sbatch_arguments(job).unwrap()
@@ -273,6 +274,7 @@ fn the_cheapest_instance_type_that_suits_is_named() {
         comment: "",
         output: Path::new("/"),
         avoid: &[],
+        nice: ROOM_TO_RAISE,
         times: PartitionTimes::default(),
     };
     let error = settings.sbatch_arguments(job).unwrap_err();

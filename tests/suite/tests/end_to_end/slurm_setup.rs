@@ -59,7 +59,7 @@ async fn a_dry_run_shows_what_slurm_then_has() {
     // 3601 s are 61 minutes, and an hour for staging.
     assert_eq!(value("--time"), "121");
     assert_eq!(value("--mem"), "582");
-    // Slurm's copy changes soon: the dispatcher reorders the queue.
+    // Slurm's copy differs: the first job of an account has 0, and the others are put in order.
     assert_eq!(value("--nice"), "10000");
     for (field, expected) in [
         ("JobName=", value("--job-name")),
