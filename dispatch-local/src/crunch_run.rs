@@ -10,7 +10,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use arvados_client::ContainerUuid;
-use crunch_contract::{LEAVE_TO_DISPATCHER, StatusLine};
+use crunch_contract::{LEAVE_TO_DISPATCHER, MACHINE_CLAIM, StatusLine};
 use fail_points::fail_point;
 use host_state::trash;
 use serde::Deserialize;
@@ -89,12 +89,20 @@ impl CrunchRun {
     }
 
     /// Starts a job; returns the pid of the worker.
-    pub async fn start(&self, dir: &JobDir, record: &JobRecord) -> Result<u32, StartError> {
+    /// The worker removes `claim` when the command has ended: it may deliver results for long after
+    /// its dispatcher is gone.
+    pub async fn start(
+        &self,
+        dir: &JobDir,
+        record: &JobRecord,
+        claim: Option<PathBuf>,
+    ) -> Result<u32, StartError> {
         let mut command = Command::new(&self.program);
         command
             .args(self.arguments(dir, record))
             .env_clear()
             .envs(self.environment())
+            .envs(claim.map(|path| (MACHINE_CLAIM, path)))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -305,6 +305,11 @@ impl MachineClaims {
         }
     }
 
+    /// The file with the claim of a job.
+    pub fn path_of(&self, container: &ContainerUuid) -> PathBuf {
+        self.path.join(self.name_of(container))
+    }
+
     fn name_of(&self, container: &ContainerUuid) -> String {
         format!("{}.{container}", self.instance)
     }

@@ -176,7 +176,9 @@ impl Shared {
         self.discard_job_dir(dir).await?;
         fail_point("local.place-cleared");
         dir.create(record, &order.credentials)?;
-        self.crunch_run.start(dir, record).await
+        let claims = self.claims.as_ref();
+        let claim = claims.map(|claims| claims.path_of(&dir.container));
+        self.crunch_run.start(dir, record, claim).await
     }
 
     /// [`discard_job_dir_blocking`](Self::discard_job_dir_blocking) on a blocking thread.

@@ -112,6 +112,10 @@ impl Attempt<'_> {
         let (end, usage) = self.run_command(&running, claim, tree, &status).await;
         self.timings.end("command");
         fail_point("run.command-ended");
+        if let Some(claim) = &self.settings.machine_claim {
+            // It may be gone already, or another's: then only a dispatcher here can change that.
+            let _ = std::fs::remove_file(claim);
+        }
         // Before the container's root is removed, which counts.
         let exceeded = running.usage_limits.exceeded_at_end().await;
         let container = running.container.clone();

@@ -14,6 +14,7 @@ use crate::logs::SavePolicy;
 use crate::node::broken_node::BrokenNodeHook;
 use container_engine::gpu::CDI_DIRS;
 use container_engine::{GpuGrant, GpuStack, ProfileError, Seccomp};
+use crunch_contract::MACHINE_CLAIM;
 use node_cache::Limits;
 
 #[derive(Debug, Clone)]
@@ -27,6 +28,8 @@ pub struct Settings {
     pub gateway_secret: Option<GatewaySecret>,
     /// Parent of the scratch directory; `None` is the job directory.
     pub scratch: Option<PathBuf>,
+    /// File that says to other dispatchers of this machine what the command holds.
+    pub machine_claim: Option<PathBuf>,
     pub cache: PathBuf,
     pub cache_limits: Limits,
     /// Directories with blocks of a local Keep server.
@@ -107,6 +110,7 @@ impl Settings {
             gateway: flags.container_gateway,
             gateway_secret,
             scratch: flags.scratch_dir.clone(),
+            machine_claim: env(MACHINE_CLAIM).map(PathBuf::from),
             cache: flags
                 .cache_dir
                 .clone()

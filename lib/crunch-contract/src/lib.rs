@@ -11,6 +11,10 @@ pub mod runtime_status;
 /// cannot: crunch-run then ends with [`ExitCode::LeftToDispatcher`].
 pub const LEAVE_TO_DISPATCHER: &str = "--leave-to-dispatcher";
 
+/// Environment variable with the file that crunch-run removes when the command has ended. The file
+/// says what the command holds of the machine.
+pub const MACHINE_CLAIM: &str = "DISPATCH_MACHINE_CLAIM";
+
 /// Size in bytes of the longest line in stdout.txt and stderr.txt of a log, without its timestamp.
 /// A line of this size goes on in the next one. So a reader has every byte that the container
 /// printed, and knows where its lines end.

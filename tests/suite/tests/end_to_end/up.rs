@@ -68,6 +68,11 @@ impl Up {
         Self::start_program(program(dir.path(), &[]), dir, Some(disk))
     }
 
+    /// Ends the program. Its jobs go on.
+    pub fn end(&mut self) {
+        self.program.try_terminate(STEP_TIMEOUT);
+    }
+
     /// Ends the program and starts it again.
     pub fn restart(&mut self) {
         self.restart_with(|| ());

@@ -2,7 +2,10 @@
 
 use std::os::unix::fs::PermissionsExt;
 
+use arvados_client::ContainerUuid;
+use rustix::process::{Signal, kill_process};
 use suite_tests::STEP_TIMEOUT;
+use suite_tests::processes::{crunch_run_of, sleep_process};
 use suite_tests::program::{Program, binary};
 use suite_tests::stack::wait_for;
 
@@ -76,7 +79,7 @@ fn memory_is_limited_without_control_groups() {
 /// Together they use no more than the machine has, and each says what the other's jobs hold.
 #[test]
 fn two_people_share_the_machine() {
-    let first = Up::start();
+    let mut first = Up::start();
     first.add_image();
     wait_for("the directory of the machine", STEP_TIMEOUT, || {
         first.machine().exists().then_some(())
@@ -135,6 +138,20 @@ fn two_people_share_the_machine() {
     second.ok(&["wait", "3"]);
     first.wait_until_running("4");
     first.kill("4");
+    // Its server is gone for good. Its worker tries to deliver; what its command held is free.
+    first.submit(&all, "sleep 98765");
+    first.wait_until_running("5");
+    let shown: serde_json::Value =
+        serde_json::from_str(&first.ok(&["--json", "show", "5"])).unwrap();
+    let container = shown["container"]["uuid"].as_str().unwrap();
+    let container = container.parse::<ContainerUuid>().unwrap();
+    let command = wait_for("the command", STEP_TIMEOUT, || sleep_process("98765"));
+    first.end();
+    kill_process(command, Signal::KILL).unwrap();
+    second.submit(&all, "true");
+    second.ok(&["wait", "4"]);
+    let worker = crunch_run_of(&container).expect("it tries to deliver");
+    kill_process(worker, Signal::KILL).unwrap();
 }
 
 /// The environment of this shell names the server of another person.
