@@ -5,10 +5,15 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::verify_server_name;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::server::ParsedCertificate;
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
+};
 use rustls_native_certs::CertificateResult;
 
 use crate::endpoint::Endpoint;
@@ -52,6 +57,7 @@ pub(crate) fn config(endpoint: &Endpoint) -> Result<ClientConfig, TlsError> {
             .with_no_client_auth());
     }
     let mut roots = RootCertStore::empty();
+    let trusted: Vec<CertificateDer<'static>>;
     match &endpoint.ca_file {
         Some(path) => {
             let fail = |detail: String| TlsError::CaFile {
@@ -62,17 +68,94 @@ pub(crate) fn config(endpoint: &Endpoint) -> Result<ClientConfig, TlsError> {
                 .and_then(Iterator::collect::<Result<Vec<_>, _>>)
                 .map_err(|e| fail(e.to_string()))?;
             // A bundle of a system may have old certificates that this library does not accept.
-            roots.add_parsable_certificates(certs);
+            trusted = certs;
+            roots.add_parsable_certificates(trusted.iter().cloned());
             if roots.is_empty() {
                 return Err(fail("it holds no usable certificate".into()));
             }
         }
         None => {
             let named = std::env::var_os("SSL_CERT_FILE");
-            roots.add_parsable_certificates(system_certificates(named.as_deref()).certs);
+            trusted = system_certificates(named.as_deref()).certs;
+            roots.add_parsable_certificates(trusted.iter().cloned());
         }
     }
-    Ok(builder.with_root_certificates(roots).with_no_client_auth())
+    if roots.is_empty() {
+        return Ok(builder.with_root_certificates(roots).with_no_client_auth());
+    }
+    let by_authority = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider)
+        .build()
+        .map_err(|e| rustls::Error::General(e.to_string()))?;
+    let verifier = Arc::new(Verifier {
+        by_authority,
+        trusted,
+    });
+    Ok(builder
+        .dangerous()
+        .with_custom_certificate_verifier(verifier)
+        .with_no_client_auth())
+}
+
+/// Accepts what an authority has signed, and a trusted certificate that is its own authority, as
+/// `openssl req -x509` makes it. OpenSSL and Go accept it, too.
+#[derive(Debug)]
+struct Verifier {
+    by_authority: Arc<WebPkiServerVerifier>,
+    trusted: Vec<CertificateDer<'static>>,
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        cert: &CertificateDer<'_>,
+        chain: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let verified = self
+            .by_authority
+            .verify_server_cert(cert, chain, name, ocsp, now);
+        match verified {
+            // Its dates were checked before.
+            Err(error) if is_own_authority(&error) && self.trusted.contains(cert) => {
+                verify_server_name(&ParsedCertificate::try_from(cert)?, name)?;
+                Ok(ServerCertVerified::assertion())
+            }
+            verified => verified,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.by_authority.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.by_authority.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.by_authority.supported_verify_schemes()
+    }
+}
+
+/// Whether a certificate was refused only because it is one of an authority.
+fn is_own_authority(error: &rustls::Error) -> bool {
+    let rustls::Error::InvalidCertificate(CertificateError::Other(other)) = error else {
+        return false;
+    };
+    let other = other.0.downcast_ref::<webpki::Error>();
+    other == Some(&webpki::Error::CaUsedAsEndEntity)
 }
 
 /// Certificates of the system; `named` is `SSL_CERT_FILE`.
@@ -147,5 +230,39 @@ mod tests {
             certs.iter().map(|c| c.to_vec()).collect::<BTreeSet<_>>()
         };
         assert_eq!(certificates(Some("".as_ref())), certificates(None));
+    }
+
+    /// As `openssl req -x509` makes it, with basicConstraints CA:TRUE.
+    #[test]
+    fn a_trusted_certificate_may_be_its_own_authority() {
+        let made = |year: i32, is_ca: bool| {
+            let mut params = rcgen::CertificateParams::new(vec!["here.example".into()]).unwrap();
+            params.not_after = rcgen::date_time_ymd(year, 1, 1);
+            if is_ca {
+                params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+            }
+            let key = rcgen::KeyPair::generate().unwrap();
+            params.self_signed(&key).unwrap().der().clone()
+        };
+        let trusted = [made(4000, true), made(2001, true), made(4000, false)];
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(trusted.iter().cloned());
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider);
+        let verifier = Verifier {
+            by_authority: builder.build().unwrap(),
+            trusted: trusted.to_vec(),
+        };
+        for (what, cert, name, accepted) in [
+            ("an authority", &trusted[0], "here.example", true),
+            ("another name", &trusted[0], "there.example", false),
+            ("expired", &trusted[1], "here.example", false),
+            ("no authority", &trusted[2], "here.example", true),
+            ("not trusted", &made(4000, true), "here.example", false),
+        ] {
+            let name = ServerName::try_from(name).unwrap();
+            let verified = verifier.verify_server_cert(cert, &[], &name, &[], UnixTime::now());
+            assert_eq!(verified.is_ok(), accepted, "{what}: {verified:?}");
+        }
     }
 }
