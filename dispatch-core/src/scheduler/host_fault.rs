@@ -147,7 +147,9 @@ impl Fault {
 
     fn trial_failed(&mut self, now: Instant, failure: TrialFailure) {
         let TrialFailure { reason, is_certain } = failure;
-        if self.is_trial_trusted || is_certain {
+        // An answer shows that this host reaches the part.
+        self.is_trial_trusted |= is_certain;
+        if self.is_trial_trusted {
             return self.set(now, reason);
         }
         match &self.found {

@@ -3,7 +3,8 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use arvados_client::api::{Bulk, Each, NameKind, NewLog, NewToken, WantedLock};
 use arvados_client::records::{Authorization, ContainerState};
@@ -19,11 +20,18 @@ use dispatch_core::scheduler::submit_host::TrialFailure;
 use jiff::Timestamp;
 use serde_json::Value;
 use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
 
 use crate::call_fate::{CallFate, draw_fate};
 use crate::faults::SeededBug;
 use crate::server::{Caller, api_error, authorization};
 use crate::state::{Record, SharedWorld, SimWorld};
+
+/// Maximum time from a trial that found the file storage full until no task locks containers.
+const MAX_TIME_TO_HOLD: Duration = Duration::from_secs(60);
+/// Maximum time until a fault of the storage is noticed: an end that was recorded before may be
+/// learned late, when calls take long or the API was away.
+const MAX_TIME_TO_NOTICE: Duration = Duration::from_secs(900);
 
 /// Maximum number of tokens in a page.
 const TOKENS_PAGE_SIZE: usize = 50;
@@ -35,11 +43,18 @@ pub struct SimApi {
     /// Index of the user whose tokens are listed.
     user: usize,
     wake: Arc<Notify>,
+    /// When a trial of the file storage found it full, if none has succeeded since.
+    found_full: Arc<Mutex<Option<Instant>>>,
 }
 
 impl SimApi {
     pub fn new(world: SharedWorld, user: usize, wake: Arc<Notify>) -> Self {
-        Self { world, user, wake }
+        Self {
+            world,
+            user,
+            wake,
+            found_full: Arc::default(),
+        }
     }
 
     pub fn world(&self) -> &SharedWorld {
@@ -179,7 +194,23 @@ impl Api for SimApi {
     }
 
     async fn store_trial_block(&self) -> Result<(), TrialFailure> {
-        Ok(())
+        let fault = self.world.get().storage_fault();
+        let mut found_full = self.found_full.lock().unwrap();
+        match fault {
+            None => {
+                *found_full = None;
+                Ok(())
+            }
+            Some((_, is_certain)) => {
+                if is_certain {
+                    found_full.get_or_insert(Instant::now());
+                }
+                Err(TrialFailure {
+                    reason: "it takes nothing".to_owned(),
+                    is_certain,
+                })
+            }
+        }
     }
 
     async fn records(&self, uuids: &[ContainerUuid]) -> Result<Vec<ListedRecord>, Error> {
@@ -277,6 +308,17 @@ impl Api for SimApi {
     }
 
     async fn lock(&self, wanted: &[WantedLock]) -> Result<Each<()>, Error> {
+        let found_full = *self.found_full.lock().unwrap();
+        if found_full.is_some_and(|since| since.elapsed() > MAX_TIME_TO_HOLD) {
+            let what = "containers are locked although a trial found the file storage full";
+            self.world.get().violation(what.to_owned());
+        }
+        if let Some((began, true)) = self.world.get().storage_fault()
+            && began.elapsed() > MAX_TIME_TO_NOTICE
+        {
+            let what = "containers are locked while the file storage is full, and was not tried";
+            self.world.get().violation(what.to_owned());
+        }
         let lock = |world: &mut SimWorld, wanted: &WantedLock| {
             world.lock(&Caller::of(&wanted.by), &wanted.uuid, &wanted.etag)
         };

@@ -34,6 +34,15 @@ pub async fn execute(api: SimApi, container: ContainerUuid, attempt: TokenUuid, 
     if timeout(staging, term.notified()).await.is_ok() || executor_dies_early {
         return;
     }
+    // As crunch-run, which stores its log first.
+    while api.world().get().storage_fault().is_some() {
+        if timeout(Duration::from_secs(5), term.notified())
+            .await
+            .is_ok()
+        {
+            return;
+        }
+    }
     if record_running(&api, &attempt, &container).await.is_err() {
         return;
     }

@@ -63,6 +63,8 @@ pub struct Faults {
     pub user_actions: f64,
     /// Faults of a dispatcher's host per minute, such as a full disk.
     pub host_faults: f64,
+    /// Faults of the file storage per minute.
+    pub storage_faults: f64,
     /// Outages of the API per minute.
     pub outages: f64,
     /// Times per minute that the API starts to refuse valid tokens, as after a restart of its
@@ -110,6 +112,7 @@ impl Faults {
             restarts: probability(1.0),
             user_actions: probability(30.0),
             host_faults: probability(0.5),
+            storage_faults: probability(0.2),
             outages: probability(0.2),
             refusals: probability(0.5),
             no_bulk: probability(0.5),

@@ -242,6 +242,13 @@ async fn inject_faults(shared: &SharedWorld, dispatchers: &mut [Dispatcher], set
         world.record_event(|| format!("the API is away for {time:?}"));
         world.api_away_until = Instant::now() + time;
     }
+    if shared.get().draw(each(faults.storage_faults)) {
+        let mut world = shared.get();
+        let time = world.random_duration(Duration::from_secs(1200));
+        let is_full = world.rng.bool();
+        world.record_event(|| format!("the file storage is away for {time:?}, full: {is_full}"));
+        world.storage_fault = Some((Instant::now(), Instant::now() + time, is_full));
+    }
     if shared.get().draw(each(faults.host_faults)) {
         let mut world = shared.get();
         let time = world.random_duration(Duration::from_secs(300));
@@ -337,6 +344,7 @@ fn quiesce(shared: &SharedWorld) {
     world.record_event(|| "calm".into());
     world.faults = Faults::default();
     world.api_away_until = Instant::now();
+    world.storage_fault = None;
     world.host_broken_until.clear();
     world.refuses_tokens = (Instant::now(), 0.0);
 }

@@ -123,6 +123,8 @@ pub struct SimWorld {
     pub active: usize,
     pub slots: usize,
     pub api_away_until: Instant,
+    /// A fault of the file storage: its begin and end, and whether the storage says it is full.
+    pub storage_fault: Option<(Instant, Instant, bool)>,
     /// Until when the host of a dispatcher cannot submit, by the dispatcher's label.
     pub host_broken_until: BTreeMap<usize, Instant>,
     /// Until when valid tokens are refused as unknown, and the probability of it.
@@ -171,6 +173,7 @@ impl SimWorld {
             active: 0,
             slots: 1,
             api_away_until: Instant::now(),
+            storage_fault: None,
             host_broken_until: BTreeMap::new(),
             refuses_tokens: (Instant::now(), 0.0),
             violations: Vec::new(),
@@ -215,6 +218,12 @@ impl SimWorld {
 
     pub fn digest(&self) -> u64 {
         self.digest.finish()
+    }
+
+    /// Since when the file storage takes no data, and whether it says that it is full.
+    pub fn storage_fault(&self) -> Option<(Instant, bool)> {
+        let (began, until, is_full) = self.storage_fault?;
+        (Instant::now() < until).then_some((began, is_full))
     }
 
     /// Records a violation.

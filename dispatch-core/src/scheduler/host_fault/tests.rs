@@ -113,7 +113,12 @@ fn reports_find_a_fault_of_the_storage_that_a_trial_or_other_nodes_confirm() {
             ),
             (
                 "the storage itself says that it is full, also after a restart",
-                &[(0, Full, true), (5, Bad, true), (10, Good, false)],
+                &[
+                    (0, Full, true),
+                    (5, Bad, true),
+                    (900, Bad, true),
+                    (905, Good, false),
+                ],
             ),
             (
                 "a trial that is believed, without a report",
