@@ -93,7 +93,7 @@ pub struct Flags {
     #[arg(long)]
     pub pool_grows: bool,
     /// Time to fetch inputs and save results, added to the run time limit of a container; auto is
-    /// 10 minutes, the limit once more and a minute per GiB of disk, at most 60 minutes
+    /// 5 minutes, the limit once more and half a minute per GiB of disk, at most 60 minutes
     #[arg(long, value_name = "TIME", default_value = "auto")]
     pub staging_allowance: StagingAllowance,
     #[command(flatten)]

@@ -81,7 +81,7 @@ pub struct Flags {
     #[arg(long, value_name = "NAME")]
     pub clusters: Option<String>,
     /// Time to fetch inputs and save results, added to the run time limit of a container; auto is
-    /// 10 minutes, the limit once more and a minute per GiB of disk, at most 60 minutes
+    /// 5 minutes, the limit once more and half a minute per GiB of disk, at most 60 minutes
     #[arg(long, value_name = "TIME", default_value = "auto")]
     pub staging_allowance: StagingAllowance,
     /// Time before its time limit at which a job is signaled to stop and save its results; 0

@@ -14,9 +14,9 @@ use crate::model::resources::ResourceRequest;
 /// Longest time that [`StagingAllowance::Auto`] adds.
 const LONGEST: u64 = 3600;
 /// What [`StagingAllowance::Auto`] adds to each job.
-const SHORTEST: u64 = 600;
+const SHORTEST: u64 = 300;
 /// What [`StagingAllowance::Auto`] adds for each GiB of disk.
-const SECONDS_PER_GIB: u64 = 60;
+const SECONDS_PER_GIB: u64 = 30;
 
 /// The range of a time that the admin sets.
 const RANGE: DurationRange =
@@ -25,8 +25,9 @@ const RANGE: DurationRange =
 /// How much time a job gets in addition to the run time limit of its container.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum StagingAllowance {
-    /// Ten minutes, the run time limit once more, and a minute for each GiB of disk, but at most an
-    /// hour. A container with a failed attempt gets the hour: that attempt may have been too short.
+    /// Five minutes, the run time limit once more, and half a minute for each GiB of disk, but at
+    /// most an hour. A container with a failed attempt gets the hour: that attempt may have been
+    /// too short.
     #[default]
     Auto,
     /// The same for every container.
@@ -69,10 +70,10 @@ mod tests {
     fn a_short_job_asks_for_less_than_an_hour() {
         const GIB: u64 = 1 << 30;
         for (setting, limit, disk, tried_before, expected) in [
-            ("auto", 300, 0, false, 900),
-            ("auto", 300, GIB + 1, false, 1020),
-            ("auto", 1800, 0, false, 2400),
-            ("auto", 300, 50 * GIB, false, 3600),
+            ("auto", 300, 0, false, 600),
+            ("auto", 300, GIB + 1, false, 660),
+            ("auto", 1800, 0, false, 2100),
+            ("auto", 300, 100 * GIB, false, 3600),
             ("auto", u64::MAX, u64::MAX, false, 3600),
             ("auto", 300, 0, true, 3600),
             ("0", 300, GIB, true, 0),
