@@ -9,9 +9,11 @@ use arvados_client::{Client, Endpoint, Error, Token};
 use jiff::{SignedDuration, Timestamp};
 
 use super::Finding;
+use crate::api::Api;
 use crate::service::StartError;
 
 const SERVER: &str = "API server";
+const STORAGE: &str = "file storage";
 const CLOCK: &str = "clock";
 const TOKEN: &str = "dispatch token";
 const LIVE_LOGS: &str = "live logs";
@@ -74,6 +76,15 @@ pub async fn run(
     }
     findings.push(clock(client.server_time().await, Timestamp::now()));
     findings.extend(token(&client).await);
+    findings.push(match client.store_trial_block().await {
+        Ok(()) => Finding::ok(STORAGE, "takes a block from this host"),
+        // The nodes may reach what this host does not.
+        Err(failure) => Finding::warn(
+            STORAGE,
+            failure.reason,
+            "see that Keep has free space, is up, and can be reached from this host and the nodes",
+        ),
+    });
     if let Some(key) = gateway_key {
         findings.push(match gateway_key_fault(&client, &key).await {
             None => Finding::ok(LIVE_LOGS, "the secrets of containers can be derived"),
