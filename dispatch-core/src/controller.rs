@@ -322,9 +322,12 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
             .next_poll_in(Instant::now(), woken, self.is_urgent(), min_interval)
     }
 
-    /// Whether a change awaits confirmation by a job listing, or a job may have ended.
+    /// Whether a change awaits confirmation by a job listing, or a job may have ended. The end of
+    /// any job matters while the scheduler takes no more of them.
     fn is_urgent(&self) -> bool {
-        self.reconciler.awaiting_confirmation() || self.job_exit_signaled.load(Ordering::Relaxed)
+        self.reconciler.awaiting_confirmation()
+            || self.job_exit_signaled.load(Ordering::Relaxed)
+            || (self.runner.scheduler.rejected_kinds() > 0 && self.reconciler.has_ending_jobs())
     }
 
     /// Starts a reorder of the pending jobs. None if there are none.
@@ -393,8 +396,12 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
             self.lost_locks +=
                 usize::from(matches!(event, Decision::LockFailed { lost: true, .. }));
             self.health.count(&event);
-            let job = self.reconciler.last_job(event.container());
-            if let Some(Err(error)) = self.audit.as_mut().map(|audit| audit.write(&event, job)) {
+            if let Decision::Dispatched { container, job, .. } = &event {
+                self.reconciler.record_dispatched(container, job);
+            }
+            let (job, owner) = self.reconciler.job_and_owner(event.container());
+            let audit = self.audit.as_mut();
+            if let Some(Err(error)) = audit.map(|audit| audit.write(&event, job, owner)) {
                 tracing::error!(%error, "could not write to the audit file");
             }
             api_log.enqueue(event);

@@ -15,13 +15,14 @@ use crate::model::attempt_token::AttemptToken;
 use crate::model::charge_class::ChargeClass;
 use crate::model::container_view::ContainerView;
 use crate::model::decision::Decision;
+use crate::model::owner::Owner;
 use crate::model::pending_order::{PendingJob, PendingOrder};
 use crate::model::reason::Reason;
 use crate::model::resources::{Admission, ResourceRequest};
 use crate::model::scheduling::{Candidate, Capabilities, DesiredPlace};
 use crate::model::task::{Task, Unlock};
 use crate::model::world::{
-    Attempt, Job, JobListing, LockHolder, MonotonicTime, ObservedContainer, Phase, World,
+    Attempt, Job, JobId, JobListing, LockHolder, MonotonicTime, ObservedContainer, Phase, World,
 };
 use crate::plan::{Policy, admission_candidates, start_order};
 
@@ -91,9 +92,23 @@ impl Reconciler {
         }
     }
 
-    /// The last known job of the container's attempt.
-    pub fn last_job(&self, container: &ContainerUuid) -> Option<&Job> {
-        self.last_jobs.get(container)
+    /// The last known job of the container's attempt, and the container's owner.
+    pub fn job_and_owner(&self, container: &ContainerUuid) -> (Option<&Job>, Option<&Owner>) {
+        let known = self.world.containers.get(container);
+        let owner = known.and_then(|known| known.owner.as_deref());
+        (self.last_jobs.get(container), owner)
+    }
+
+    /// Records a job that no listing shows yet, and may never show if it is short.
+    pub fn record_dispatched(&mut self, container: &ContainerUuid, id: &JobId) {
+        let job = Job {
+            id: id.clone(),
+            container: container.clone(),
+            attempt: None,
+            ended: false,
+            node: None,
+        };
+        self.last_jobs.insert(container.clone(), job);
     }
 
     /// The observed containers and jobs.
@@ -386,6 +401,20 @@ impl Reconciler {
             let waits = matches!(attempt.phase, Phase::Submitted(_) | Phase::Adopted(_));
             waits && listing.live(uuid).next().is_none() && !self.unresolved_exits.contains(uuid)
         })
+    }
+
+    /// Whether the newest listing shows a job of a container that has ended.
+    pub fn has_ending_jobs(&self) -> bool {
+        let has_ended = |uuid| {
+            let known = self.world.containers.get(uuid);
+            known.is_some_and(|known| known.state.is_final())
+        };
+        let is_listed = |uuid| {
+            let listing = self.world.listing.as_ref();
+            listing.is_some_and(|listing| listing.live(uuid).next().is_some())
+        };
+        let mut attempts = self.world.attempts.keys();
+        attempts.any(|uuid| has_ended(uuid) && is_listed(uuid))
     }
 
     /// Whether every startable container of the known queue pages is taken and the queue has more.

@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use crate::model::decision::Decision;
+use crate::model::owner::Owner;
 use crate::model::world::Job;
 
 /// An audit file, open for appending. A full file is renamed to `FILE.1` and replaces an earlier
@@ -37,7 +38,12 @@ impl Audit {
     }
 
     /// Writes one decision as one line. `job` is the last known job of the container.
-    pub fn write(&mut self, event: &Decision, job: Option<&Job>) -> io::Result<()> {
+    pub fn write(
+        &mut self,
+        event: &Decision,
+        job: Option<&Job>,
+        owner: Option<&Owner>,
+    ) -> io::Result<()> {
         let mut line = json!({
             "time": Timestamp::now().to_string(),
             "event": event.name(),
@@ -54,12 +60,9 @@ impl Audit {
         if let Decision::DecidedToRun { attempt, .. } = event {
             line["attempt"] = json!(attempt);
         }
-        if let Decision::Dispatched { job, owner, .. } = event {
-            line["job"] = json!(job.0);
-            if let Some(owner) = owner {
-                line["user"] = json!(owner.user_label());
-                line["project"] = json!(owner.project);
-            }
+        if let Some(owner) = owner {
+            line["user"] = json!(owner.user_label());
+            line["project"] = json!(owner.project);
         }
         if let Decision::Evicted {
             eviction, counts, ..
@@ -116,17 +119,25 @@ mod tests {
                     attempt: TokenUuid::generate("zzzzz"),
                 },
                 None,
+                None,
             )
             .unwrap();
         drop(audit);
         let mut audit = Audit::open(&path, 2000).unwrap();
         for n in 0..100 {
+            let job = Job {
+                id: JobId(n.to_string()),
+                container: container.clone(),
+                attempt: None,
+                ended: false,
+                node: None,
+            };
             let event = Decision::Dispatched {
                 container: container.clone(),
-                job: JobId(n.to_string()),
+                job: job.id.clone(),
                 owner: None,
             };
-            audit.write(&event, None).unwrap();
+            audit.write(&event, Some(&job), None).unwrap();
         }
         let read = |name: &str| fs::read_to_string(dir.path().join(name)).unwrap();
         let (old, new) = (read("audit.log.1"), read("audit.log"));
@@ -163,7 +174,7 @@ mod tests {
         };
         let mut audit = Audit::open(&path, 2000).unwrap();
         for job in [Some(job(Some("n7"))), Some(job(None)), None] {
-            audit.write(&ended, job.as_ref()).unwrap();
+            audit.write(&ended, job.as_ref(), None).unwrap();
         }
         let text = fs::read_to_string(&path).unwrap();
         let shown: Vec<Value> = text

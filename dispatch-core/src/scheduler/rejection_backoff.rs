@@ -177,9 +177,7 @@ impl RejectionBackoff {
         }
         Some(match &self.reason {
             Some(reason) => format!("{scheduler} rejects such jobs now: {reason}"),
-            None => format!(
-                "its last attempt came to nothing, so {scheduler} is asked first whether it accepts such jobs"
-            ),
+            None => format!("{scheduler} is asked first whether it accepts such jobs now"),
         })
     }
 }
