@@ -135,6 +135,14 @@ impl ResourceRequest {
         }
     }
 
+    /// The same request of a container that was never tried: schedulers accept both or none.
+    pub fn untried(&self) -> Self {
+        Self {
+            tried_before: false,
+            ..self.clone()
+        }
+    }
+
     /// User and project, if the arguments of its job depend on them.
     pub fn charged_owner(&self) -> Option<&Owner> {
         self.charged_to.as_ref()?.owner.as_deref()

@@ -38,7 +38,7 @@ impl JobClass {
     pub fn classes_of(needs: &ResourceRequest) -> [Self; 2] {
         [
             Self::Charged(ChargeClass::of(needs)),
-            Self::Exactly(needs.clone()),
+            Self::Exactly(needs.untried()),
         ]
     }
 

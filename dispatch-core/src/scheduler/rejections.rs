@@ -93,11 +93,11 @@ impl RejectionState {
 
     /// Holds jobs like this one back until a test, unless their state is known.
     fn hold_until_tested(&mut self, needs: &ResourceRequest, now: Instant) {
-        let is_known = self.accepted.contains(needs)
+        let is_known = self.accepted.contains(&needs.untried())
             || self.is_rejected(needs)
             || self.backoffs.len() >= MAX_REJECTED_CLASSES;
         if !is_known {
-            let class = JobClass::Exactly(needs.clone());
+            let class = JobClass::Exactly(needs.untried());
             self.backoffs.insert(class, RejectionBackoff::untested(now));
         }
     }
@@ -106,7 +106,7 @@ impl RejectionState {
         if self.accepted.len() >= MAX_ACCEPTED {
             self.accepted.clear();
         }
-        self.accepted.insert(needs.clone());
+        self.accepted.insert(needs.untried());
     }
 
     /// A job of the class was accepted, or would be, beside this number of its jobs.

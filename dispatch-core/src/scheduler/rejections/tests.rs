@@ -76,6 +76,12 @@ fn a_rejected_class_is_held_back() {
     let mut state = RejectionState::default();
     state.reject_class(JobClass::Exactly(gpus(2)), "no GPUs".into(), now);
     assert_eq!([0, 1, 2].map(|n| held(&mut state, n)), [false, false, true]);
+    let tried = ResourceRequest {
+        tried_before: true,
+        ..gpus(2)
+    };
+    let again = candidate(&container, tried);
+    assert!(state.deferral("it", &again, now).is_some(), "tried before");
     let class = JobClass::Exactly(gpus(2));
     state.apply_test(&class, TestResult::Accepted, Duration::ZERO, now);
     assert!(!held(&mut state, 2) && state.slow_starts.is_empty());
