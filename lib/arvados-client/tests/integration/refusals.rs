@@ -112,7 +112,8 @@ async fn a_refusal_that_lasts_is_believed_when_its_window_or_the_budget_ends() {
         let client = with(endpoint, window, budget).with_accepted_token();
         let began = Instant::now();
         assert_eq!(get(&client, Call::get("containers/x")).await, Err(401));
-        assert!(request_count(&server).await > 2);
+        // How many fit into the time depends on the machine. One refusal is never believed.
+        assert!(request_count(&server).await > 1);
         assert!(began.elapsed() < LONG_WINDOW / 2, "{:?}", began.elapsed());
     }
 }
