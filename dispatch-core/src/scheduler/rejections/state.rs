@@ -1,0 +1,314 @@
+//! What is known of rejections, and what follows from it. Pure.
+//!
+//! Input: results of submissions and of tests, listings, the time. Output: which classes of jobs to
+//! test, and which containers must wait, and why.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+use arvados_client::{ContainerUuid, TokenUuid};
+
+use crate::model::charge_class::ChargeClass;
+use crate::model::resources::ResourceRequest;
+use crate::model::scheduling::Candidate;
+use crate::scheduler::rejection_backoff::{Count, JobClass, RejectionBackoff, SlowStart};
+use crate::scheduler::test_submission::TestResult;
+
+/// Maximum number of rejected classes; containers of further classes are submitted as usual.
+const MAX_REJECTED_CLASSES: usize = 1000;
+/// Maximum number of accepted kinds of jobs that are remembered.
+const MAX_ACCEPTED: usize = 10_000;
+/// Maximum number of concurrent tests.
+const MAX_CONCURRENT_TESTS: usize = 8;
+
+#[derive(Debug, Default)]
+pub struct RejectionState {
+    /// Message of the rejection of an attempt.
+    pub(super) messages: BTreeMap<ContainerUuid, (TokenUuid, String)>,
+    pub(super) backoffs: HashMap<JobClass, RejectionBackoff>,
+    /// Needs of jobs that the scheduler accepted, or would, since the start.
+    accepted: HashSet<ResourceRequest>,
+    /// Classes that were rejected, until there is no limit.
+    pub(super) slow_starts: BTreeMap<ChargeClass, SlowStart>,
+    /// Jobs that the scheduler has accepted since the start and has not ended, as far as the newest
+    /// listing shows, and when each was accepted.
+    jobs: HashMap<ContainerUuid, (ChargeClass, Instant)>,
+    /// Number of these of each class.
+    jobs_of: HashMap<ChargeClass, usize>,
+    /// Whether no job was accepted since the newest listing.
+    is_listed: bool,
+}
+
+impl RejectionState {
+    pub(super) fn is_rejected(&self, needs: &ResourceRequest) -> bool {
+        JobClass::classes_of(needs)
+            .iter()
+            .any(|class| self.backoffs.contains_key(class))
+    }
+
+    pub(super) fn reject_class(&mut self, class: JobClass, reason: String, now: Instant) {
+        let full =
+            matches!(class, JobClass::Exactly(_)) && self.backoffs.len() >= MAX_REJECTED_CLASSES;
+        // A limit that stays is told once.
+        let is_told = match &class {
+            JobClass::Charged(charge) => {
+                let new = SlowStart::new(self.count(charge).jobs);
+                self.slow_starts.insert(charge.clone(), new).is_some()
+            }
+            JobClass::Exactly(_) => full,
+        };
+        if !is_told {
+            warn_of_rejection(&class, &reason);
+        }
+        if !full {
+            let new = || RejectionBackoff::new(reason, now);
+            self.backoffs.entry(class).or_insert_with(new);
+        }
+    }
+
+    /// Holds jobs like this one back until a test, unless their state is known.
+    pub(super) fn hold_until_tested(&mut self, needs: &ResourceRequest, now: Instant) {
+        let is_known = self.accepted.contains(&needs.untried())
+            || self.is_rejected(needs)
+            || self.backoffs.len() >= MAX_REJECTED_CLASSES;
+        if !is_known {
+            let class = JobClass::Exactly(needs.untried());
+            self.backoffs.insert(class, RejectionBackoff::untested(now));
+        }
+    }
+
+    pub(super) fn remember_accepted(&mut self, needs: &ResourceRequest) {
+        if self.accepted.len() >= MAX_ACCEPTED {
+            self.accepted.clear();
+        }
+        self.accepted.insert(needs.untried());
+    }
+
+    /// A job of the class was accepted, or would be, beside this number of its jobs.
+    pub(super) fn accept_class(&mut self, class: &JobClass, jobs: Count, now: Instant) {
+        let before = self.backoffs.remove(class);
+        let is_free = match class {
+            JobClass::Exactly(_) => before.is_some_and(|backoff| backoff.is_rejected()),
+            JobClass::Charged(charge) => {
+                let slow_start = self.slow_starts.get_mut(charge);
+                let is_free = slow_start.is_some_and(|slow_start| !slow_start.grant(jobs, now));
+                if is_free {
+                    self.slow_starts.remove(charge);
+                }
+                is_free
+            }
+        };
+        if is_free {
+            log_resumed(class);
+        }
+    }
+
+    pub(super) fn count(&self, charge: &ChargeClass) -> Count {
+        Count {
+            jobs: self.jobs_of.get(charge).copied().unwrap_or_default(),
+            is_exact: self.is_listed,
+        }
+    }
+
+    pub(super) fn submission_rejected(
+        &mut self,
+        container: &ContainerUuid,
+        needs: &ResourceRequest,
+    ) {
+        if let Some(slow_start) = self.slow_starts.get_mut(&ChargeClass::of(needs)) {
+            slow_start.rejected(container);
+        }
+    }
+
+    /// Makes a test due for the classes that have used up what the last one allowed.
+    pub(super) fn test_used_up(&mut self, now: Instant) {
+        let idle = self
+            .slow_starts
+            .extract_if(.., |_, slow_start| slow_start.is_idle(now));
+        for (charge, _) in idle {
+            log_resumed(&JobClass::Charged(charge));
+        }
+        for (charge, slow_start) in &mut self.slow_starts {
+            let class = JobClass::Charged(charge.clone());
+            if !self.backoffs.contains_key(&class) && slow_start.is_used_up(now) {
+                self.backoffs.insert(class, RejectionBackoff::untested(now));
+            }
+        }
+    }
+
+    /// Forgets the jobs that a listing does not show any more.
+    pub(super) fn listed(&mut self, began: Instant, is_live: impl Fn(&ContainerUuid) -> bool) {
+        let ended = |(container, (_, accepted)): &(&ContainerUuid, &(ChargeClass, Instant))| {
+            *accepted < began && !is_live(container)
+        };
+        let ended: Vec<ContainerUuid> = (self.jobs.iter().filter(ended))
+            .map(|(container, _)| container.clone())
+            .collect();
+        for container in ended {
+            self.job_ended(&container, began);
+        }
+        self.is_listed = true;
+    }
+
+    /// A job has ended, so that its class may have room for another.
+    pub(super) fn job_ended(&mut self, container: &ContainerUuid, now: Instant) {
+        let Some((charge, _)) = self.jobs.remove(container) else {
+            return;
+        };
+        let count = self.jobs_of.entry(charge.clone()).or_default();
+        *count = count.saturating_sub(1);
+        if *count == 0 {
+            self.jobs_of.remove(&charge);
+        }
+        if let Some(backoff) = self.backoffs.get_mut(&JobClass::Charged(charge)) {
+            backoff.test_soon(now);
+        }
+    }
+
+    /// Applies the result of a test. An accepted class is free after `settle_time`.
+    pub(super) fn apply_test(
+        &mut self,
+        class: &JobClass,
+        result: TestResult,
+        settle_time: Duration,
+        now: Instant,
+    ) {
+        match result {
+            TestResult::Accepted => {
+                let jobs = match class {
+                    JobClass::Charged(charge) => self.count(charge),
+                    JobClass::Exactly(_) => Count {
+                        jobs: 0,
+                        is_exact: false,
+                    },
+                };
+                if let Some(backoff) = self.backoffs.get_mut(class) {
+                    backoff.record_acceptance(now + settle_time, jobs);
+                }
+                self.accept_settled(now);
+            }
+            TestResult::Rejected(reason) => {
+                let is_told = match class {
+                    JobClass::Exactly(_) => false,
+                    JobClass::Charged(charge) => {
+                        let jobs = self.count(charge);
+                        let slow_start = self.slow_starts.get_mut(charge);
+                        slow_start
+                            .map(|slow_start| slow_start.set_limit(jobs))
+                            .is_some()
+                    }
+                };
+                if let Some(backoff) = self.backoffs.get_mut(class) {
+                    if !backoff.is_rejected() && !is_told {
+                        warn_of_rejection(class, &reason);
+                    }
+                    backoff.record_test(Some(reason), now);
+                }
+            }
+            TestResult::Unknown => {
+                if let Some(backoff) = self.backoffs.get_mut(class) {
+                    backoff.record_test(None, now);
+                }
+            }
+        }
+    }
+
+    /// Frees the classes whose accepted test was long enough ago.
+    pub(super) fn accept_settled(&mut self, now: Instant) {
+        let settled = self.backoffs.iter();
+        let settled: Vec<(JobClass, Count)> = settled
+            .filter_map(|(class, backoff)| Some((class.clone(), backoff.settled(now)?)))
+            .collect();
+        for (class, jobs) in settled {
+            self.accept_class(&class, jobs, now);
+            if let JobClass::Exactly(needs) = &class {
+                self.remember_accepted(needs);
+            }
+        }
+    }
+
+    pub(super) fn deferral(
+        &mut self,
+        scheduler: &str,
+        candidate: &Candidate,
+        now: Instant,
+    ) -> Option<String> {
+        let Candidate {
+            container, needs, ..
+        } = candidate;
+        if candidate.was_locked {
+            self.hold_until_tested(needs, now);
+        }
+        for class in JobClass::classes_of(needs) {
+            let backoff = self.backoffs.get_mut(&class);
+            let reason =
+                backoff.and_then(|backoff| backoff.deferral_reason(scheduler, container, now));
+            if reason.is_some() {
+                return reason;
+            }
+        }
+        let slow_start = self.slow_starts.get_mut(&ChargeClass::of(needs))?;
+        let later = || {
+            format!("{scheduler} rejected such jobs a short time ago; a few are submitted at first")
+        };
+        (!slow_start.try_admit(container, now)).then(later)
+    }
+
+    pub(super) fn accepted(
+        &mut self,
+        container: &ContainerUuid,
+        needs: &ResourceRequest,
+        now: Instant,
+    ) {
+        self.remember_accepted(needs);
+        self.is_listed = false;
+        let charge = ChargeClass::of(needs);
+        let job = (charge.clone(), now);
+        if self.jobs.insert(container.clone(), job).is_none() {
+            *self.jobs_of.entry(charge.clone()).or_default() += 1;
+        }
+        let jobs = self.count(&charge);
+        if let Some(slow_start) = self.slow_starts.get_mut(&charge) {
+            slow_start.accepted(container);
+        }
+        for class in JobClass::classes_of(needs) {
+            // Another job may have been accepted before the rejection, although it says so later.
+            let is_new = self.backoffs.get(&class).is_some_and(|backoff| {
+                let is_untested = !backoff.is_rejected() && matches!(class, JobClass::Exactly(_));
+                is_untested || backoff.is_real_try(container)
+            });
+            if is_new {
+                self.accept_class(&class, jobs, now);
+            }
+        }
+    }
+
+    /// Classes whose test is due, the last use of a grant included.
+    pub(super) fn due(&mut self, now: Instant) -> Vec<JobClass> {
+        self.accept_settled(now);
+        self.test_used_up(now);
+        let is_due = |(_, backoff): &(&JobClass, &RejectionBackoff)| backoff.is_test_due(now);
+        let due = self.backoffs.iter().filter(is_due);
+        due.map(|(class, _)| class.clone())
+            .take(MAX_CONCURRENT_TESTS)
+            .collect()
+    }
+}
+
+fn log_resumed(class: &JobClass) {
+    tracing::info!(
+        event = "submissions_resumed",
+        "resuming submissions {class} because the scheduler accepts them again"
+    );
+}
+
+fn warn_of_rejection(class: &JobClass, reason: &str) {
+    tracing::warn!(
+        reason,
+        event = "submissions_held",
+        "holding back submissions {class} because the scheduler rejects them"
+    );
+}
+
+#[cfg(test)]
+mod tests;
