@@ -71,6 +71,10 @@ impl Scheduler for Condor {
         self.rejections.rejected_kinds()
     }
 
+    fn has_due_tests(&self) -> bool {
+        self.rejections.has_due_tests()
+    }
+
     fn fits_beside(&self, needs: &ResourceRequest, nodes: &[String]) -> bool {
         self.capacity.fits_beside(needs, nodes)
     }

@@ -322,10 +322,12 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
             .next_poll_in(Instant::now(), woken, self.is_urgent(), min_interval)
     }
 
-    /// Whether a change awaits confirmation by a job listing, or a job may have ended. The end of
-    /// any job matters while the scheduler takes no more of them.
+    /// Whether a change awaits confirmation by a job listing, a job may have ended, or containers
+    /// wait for a test after it. The end of any job matters while the scheduler takes no more of
+    /// them.
     fn is_urgent(&self) -> bool {
         self.reconciler.awaiting_confirmation()
+            || self.runner.scheduler.has_due_tests()
             || self.job_exit_signaled.load(Ordering::Relaxed)
             || (self.runner.scheduler.rejected_kinds() > 0 && self.reconciler.has_ending_jobs())
     }

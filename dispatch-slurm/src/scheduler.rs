@@ -117,6 +117,10 @@ impl Scheduler for Slurm {
         self.rejections.rejected_kinds()
     }
 
+    fn has_due_tests(&self) -> bool {
+        self.rejections.has_due_tests()
+    }
+
     fn fits_beside(&self, needs: &ResourceRequest, nodes: &[String]) -> bool {
         self.capacity.fitting_nodes(needs) > nodes.len() as u64
     }

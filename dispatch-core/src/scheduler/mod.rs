@@ -201,6 +201,12 @@ pub trait Scheduler: Send + Sync + 'static {
         0
     }
 
+    /// Whether containers wait until the next [`run_upkeep`](Self::run_upkeep) has tried what the
+    /// scheduler accepts.
+    fn has_due_tests(&self) -> bool {
+        false
+    }
+
     /// Whether a container certainly fits another node than these, busy or not. False where jobs
     /// have no choice of nodes.
     fn fits_beside(&self, _needs: &ResourceRequest, _nodes: &[String]) -> bool {

@@ -21,6 +21,9 @@ const MAX_BACKOFF: Duration = Duration::from_secs(60);
 const INITIAL_REAL_TRY_DELAY: Duration = Duration::from_secs(600);
 /// Number of jobs that were accepted beyond a limit, after which there is none.
 const SLOW_START_DONE: usize = 128;
+/// Number of jobs that are submitted one by one, each after a test, where the number of jobs is
+/// uncertain. Then more are submitted at once all the same.
+const MAX_SINGLE_GRANTS: usize = 32;
 /// Time after which an admitted container without a result counts as not submitted.
 const ADMISSION_TTL: Duration = Duration::from_secs(60);
 
@@ -82,6 +85,8 @@ pub struct Count {
     pub jobs: usize,
     /// A listing has just shown them. Otherwise some may have ended.
     pub is_exact: bool,
+    /// There are no others, which this process did not submit.
+    pub is_complete: bool,
 }
 
 /// Why a class is held back, and until when.
@@ -186,39 +191,65 @@ impl RejectionBackoff {
 ///
 /// Up to the number that the scheduler had at the last rejection, there is room as jobs end. A test
 /// that is accepted with as many jobs shows that there is room for more: for one, then for twice as
-/// many each time.
+/// many each time. Where the limit is unknown, one by one.
 #[derive(Debug)]
 pub struct SlowStart {
     /// Jobs of the class at the last rejection.
     limit: usize,
+    /// Whether these were all.
+    is_limit_known: bool,
     /// Size of the next grant beyond the limit.
     next_grant: usize,
+    /// Grants of one job beside an uncertain number of jobs.
+    single_grants: usize,
     /// Jobs of the last grant that are not admitted yet.
     left: usize,
     granted_at: Option<Instant>,
     /// Admitted containers, and when.
     in_flight: BTreeMap<ContainerUuid, Instant>,
+    /// Whether the admin was told of a rejection.
+    pub is_told: bool,
 }
 
 impl SlowStart {
     /// The scheduler rejects further jobs beside this number.
-    pub fn new(jobs: usize) -> Self {
+    pub fn new(count: Count) -> Self {
         Self {
-            limit: jobs,
+            limit: count.jobs,
+            is_limit_known: count.is_complete,
             next_grant: 1,
+            single_grants: 0,
             left: 0,
             granted_at: None,
             in_flight: BTreeMap::new(),
+            is_told: true,
+        }
+    }
+
+    /// There may be a limit: this process has seen no job of the class.
+    pub fn cautious() -> Self {
+        Self {
+            is_told: false,
+            ..Self::new(Count {
+                jobs: 0,
+                is_exact: false,
+                is_complete: false,
+            })
         }
     }
 
     /// Records that a test was rejected while the scheduler had this number of jobs.
     pub fn set_limit(&mut self, count: Count) {
-        let limit = match count.is_exact {
-            true => count.jobs,
-            false => count.jobs.min(self.limit),
-        };
-        (self.limit, self.next_grant, self.left) = (limit, 1, 0);
+        if count.is_exact {
+            (self.limit, self.is_limit_known) = (count.jobs, count.is_complete);
+        } else {
+            self.limit = count.jobs.min(self.limit);
+        }
+        self.stop_growth();
+    }
+
+    fn stop_growth(&mut self) {
+        (self.next_grant, self.single_grants, self.left) = (1, 0, 0);
     }
 
     /// Grants more after a test that was accepted beside this number of jobs. False if there is no
@@ -229,8 +260,10 @@ impl SlowStart {
         if self.left == 0 {
             self.left = self.next_grant;
             // Where jobs have ended unseen, an accepted test proves less.
-            if count.is_exact {
+            if (count.is_exact && self.is_limit_known) || self.single_grants >= MAX_SINGLE_GRANTS {
                 self.next_grant *= 2;
+            } else {
+                self.single_grants += 1;
             }
         }
         self.next_grant <= SLOW_START_DONE
@@ -257,7 +290,7 @@ impl SlowStart {
     /// Records that the container was rejected: others took its place. A test shows the limit.
     pub fn rejected(&mut self, container: &ContainerUuid) {
         self.in_flight.remove(container);
-        (self.next_grant, self.left) = (1, 0);
+        self.stop_growth();
     }
 
     /// Whether the class did not need its last grant for a while.
@@ -282,6 +315,7 @@ mod tests {
         Count {
             jobs,
             is_exact: true,
+            is_complete: true,
         }
     }
 
@@ -329,7 +363,7 @@ mod tests {
     fn grants_fill_the_limit_and_grow_beyond_it() {
         let now = Instant::now();
         let all: Vec<_> = (0..64).map(|_| ContainerUuid::generate("zzzzz")).collect();
-        let mut slow_start = SlowStart::new(7);
+        let mut slow_start = SlowStart::new(exact(7));
         let take = |slow_start: &mut SlowStart, jobs| {
             assert!(slow_start.is_used_up(now) && slow_start.grant(exact(jobs), now));
             let free = |container: &&ContainerUuid| slow_start.try_admit(container, now);
@@ -371,7 +405,7 @@ mod tests {
     fn an_admission_without_a_result_expires() {
         let now = Instant::now();
         let container = ContainerUuid::generate("zzzzz");
-        let mut slow_start = SlowStart::new(0);
+        let mut slow_start = SlowStart::new(exact(0));
         assert!(slow_start.grant(exact(0), now) && slow_start.try_admit(&container, now));
         let before = now + ADMISSION_TTL - Duration::from_millis(1);
         assert!(!slow_start.is_used_up(before) && slow_start.is_used_up(now + ADMISSION_TTL));

@@ -16,7 +16,8 @@
 //!
 //! A restarted dispatcher knows no rejections, and each submission costs one of the few locks that
 //! the server allows. So a container that was locked before is tested first, unless such jobs were
-//! accepted since the start.
+//! accepted since the start. While there are jobs of the process before, jobs of each class are
+//! submitted one by one at first, each after a test.
 
 mod state;
 
@@ -130,8 +131,7 @@ impl Rejections {
             .filter(|job| !job.ended)
             .map(|job| &job.container)
             .collect();
-        self.state()
-            .listed(began, |container| live.contains(container));
+        self.state().listed(began, &live);
     }
 
     /// Why this container must wait; none if it may be submitted.
@@ -142,13 +142,12 @@ impl Rejections {
 
     /// Number of kinds of jobs that the scheduler rejects now, or takes only a few of.
     pub fn rejected_kinds(&self) -> usize {
-        let state = self.state();
-        let is_counted = |class: &JobClass| matches!(class, JobClass::Charged(charge) if state.slow_starts.contains_key(charge));
-        let rejected = state
-            .backoffs
-            .iter()
-            .filter(|(class, backoff)| backoff.is_rejected() && !is_counted(class));
-        rejected.count() + state.slow_starts.len()
+        self.state().rejected_kinds()
+    }
+
+    /// Whether containers wait for a test that may run now.
+    pub fn has_due_tests(&self) -> bool {
+        !self.state().due(Instant::now()).is_empty()
     }
 
     /// Message with which the scheduler rejected this attempt.

@@ -25,7 +25,7 @@ const MAX_CONCURRENT_TESTS: usize = 8;
 pub struct RejectionState {
     /// Message of the rejection of an attempt.
     pub(super) messages: BTreeMap<ContainerUuid, (TokenUuid, String)>,
-    pub(super) backoffs: HashMap<JobClass, RejectionBackoff>,
+    backoffs: HashMap<JobClass, RejectionBackoff>,
     /// Needs of jobs that the scheduler accepted, or would, since the start.
     accepted: HashSet<ResourceRequest>,
     /// Classes that were rejected, until there is no limit.
@@ -37,6 +37,11 @@ pub struct RejectionState {
     jobs_of: HashMap<ChargeClass, usize>,
     /// Whether no job was accepted since the newest listing.
     is_listed: bool,
+    /// Jobs of the newest listing that this process did not submit, as far as it knows: a process
+    /// before it did, or the answer was lost. Their classes are unknown.
+    uncounted: HashSet<ContainerUuid>,
+    /// Classes of which this process has submitted jobs, or wanted to.
+    known: HashSet<ChargeClass>,
 }
 
 impl RejectionState {
@@ -52,8 +57,9 @@ impl RejectionState {
         // A limit that stays is told once.
         let is_told = match &class {
             JobClass::Charged(charge) => {
-                let new = SlowStart::new(self.count(charge).jobs);
-                self.slow_starts.insert(charge.clone(), new).is_some()
+                let new = SlowStart::new(self.count(charge));
+                let before = self.slow_starts.insert(charge.clone(), new);
+                before.is_some_and(|before| before.is_told)
             }
             JobClass::Exactly(_) => full,
         };
@@ -77,6 +83,15 @@ impl RejectionState {
         }
     }
 
+    /// Starts slowly with a class that may be at its limit, because of jobs or attempts before this
+    /// process. One free place must not cost each container of a full account a lock.
+    pub(super) fn start_cautiously(&mut self, charge: ChargeClass) {
+        if self.known.insert(charge.clone()) {
+            let slow_start = self.slow_starts.entry(charge);
+            slow_start.or_insert_with(SlowStart::cautious);
+        }
+    }
+
     pub(super) fn remember_accepted(&mut self, needs: &ResourceRequest) {
         if self.accepted.len() >= MAX_ACCEPTED {
             self.accepted.clear();
@@ -92,10 +107,8 @@ impl RejectionState {
             JobClass::Charged(charge) => {
                 let slow_start = self.slow_starts.get_mut(charge);
                 let is_free = slow_start.is_some_and(|slow_start| !slow_start.grant(jobs, now));
-                if is_free {
-                    self.slow_starts.remove(charge);
-                }
-                is_free
+                let freed = is_free.then(|| self.slow_starts.remove(charge));
+                freed.flatten().is_some_and(|slow_start| slow_start.is_told)
             }
         };
         if is_free {
@@ -107,6 +120,7 @@ impl RejectionState {
         Count {
             jobs: self.jobs_of.get(charge).copied().unwrap_or_default(),
             is_exact: self.is_listed,
+            is_complete: self.uncounted.is_empty(),
         }
     }
 
@@ -125,7 +139,7 @@ impl RejectionState {
         let idle = self
             .slow_starts
             .extract_if(.., |_, slow_start| slow_start.is_idle(now));
-        for (charge, _) in idle {
+        for (charge, _) in idle.filter(|(_, slow_start)| slow_start.is_told) {
             log_resumed(&JobClass::Charged(charge));
         }
         for (charge, slow_start) in &mut self.slow_starts {
@@ -137,9 +151,9 @@ impl RejectionState {
     }
 
     /// Forgets the jobs that a listing does not show any more.
-    pub(super) fn listed(&mut self, began: Instant, is_live: impl Fn(&ContainerUuid) -> bool) {
+    pub(super) fn listed(&mut self, began: Instant, live: &HashSet<&ContainerUuid>) {
         let ended = |(container, (_, accepted)): &(&ContainerUuid, &(ChargeClass, Instant))| {
-            *accepted < began && !is_live(container)
+            *accepted < began && !live.contains(container)
         };
         let ended: Vec<ContainerUuid> = (self.jobs.iter().filter(ended))
             .map(|(container, _)| container.clone())
@@ -148,6 +162,15 @@ impl RejectionState {
             self.job_ended(&container, began);
         }
         self.is_listed = true;
+        if self.uncounted.iter().any(|job| !live.contains(job)) {
+            for (class, backoff) in &mut self.backoffs {
+                if matches!(class, JobClass::Charged(_)) {
+                    backoff.test_soon(began);
+                }
+            }
+        }
+        let uncounted = live.iter().filter(|job| !self.jobs.contains_key(**job));
+        self.uncounted = uncounted.map(|job| (*job).clone()).collect();
     }
 
     /// A job has ended, so that its class may have room for another.
@@ -180,6 +203,7 @@ impl RejectionState {
                     JobClass::Exactly(_) => Count {
                         jobs: 0,
                         is_exact: false,
+                        is_complete: false,
                     },
                 };
                 if let Some(backoff) = self.backoffs.get_mut(class) {
@@ -193,9 +217,10 @@ impl RejectionState {
                     JobClass::Charged(charge) => {
                         let jobs = self.count(charge);
                         let slow_start = self.slow_starts.get_mut(charge);
-                        slow_start
-                            .map(|slow_start| slow_start.set_limit(jobs))
-                            .is_some()
+                        slow_start.is_some_and(|slow_start| {
+                            slow_start.set_limit(jobs);
+                            std::mem::replace(&mut slow_start.is_told, true)
+                        })
                     }
                 };
                 if let Some(backoff) = self.backoffs.get_mut(class) {
@@ -204,6 +229,7 @@ impl RejectionState {
                     }
                     backoff.record_test(Some(reason), now);
                 }
+                self.forget_explained();
             }
             TestResult::Unknown => {
                 if let Some(backoff) = self.backoffs.get_mut(class) {
@@ -211,6 +237,19 @@ impl RejectionState {
                 }
             }
         }
+    }
+
+    /// Forgets what was rejected only because its account is at its limit.
+    pub(super) fn forget_explained(&mut self) {
+        let full = |(class, backoff): (&JobClass, &RejectionBackoff)| match class {
+            JobClass::Charged(charge) if backoff.is_rejected() => Some(charge.clone()),
+            _ => None,
+        };
+        let full: HashSet<ChargeClass> = self.backoffs.iter().filter_map(full).collect();
+        self.backoffs.retain(|class, _| match class {
+            JobClass::Charged(_) => true,
+            JobClass::Exactly(needs) => !full.contains(&ChargeClass::of(needs)),
+        });
     }
 
     /// Frees the classes whose accepted test was long enough ago.
@@ -239,6 +278,9 @@ impl RejectionState {
         if candidate.was_locked {
             self.hold_until_tested(needs, now);
         }
+        if candidate.was_locked || !self.uncounted.is_empty() {
+            self.start_cautiously(ChargeClass::of(needs));
+        }
         for class in JobClass::classes_of(needs) {
             let backoff = self.backoffs.get_mut(&class);
             let reason =
@@ -248,10 +290,15 @@ impl RejectionState {
             }
         }
         let slow_start = self.slow_starts.get_mut(&ChargeClass::of(needs))?;
-        let later = || {
-            format!("{scheduler} rejected such jobs a short time ago; a few are submitted at first")
-        };
-        (!slow_start.try_admit(container, now)).then(later)
+        if slow_start.try_admit(container, now) {
+            return None;
+        }
+        Some(match slow_start.is_told {
+            true => format!(
+                "{scheduler} rejected such jobs a short time ago; a few are submitted at first"
+            ),
+            false => format!("{scheduler} is asked first whether it accepts such jobs now"),
+        })
     }
 
     pub(super) fn accepted(
@@ -263,6 +310,7 @@ impl RejectionState {
         self.remember_accepted(needs);
         self.is_listed = false;
         let charge = ChargeClass::of(needs);
+        self.known.insert(charge.clone());
         let job = (charge.clone(), now);
         if self.jobs.insert(container.clone(), job).is_none() {
             *self.jobs_of.entry(charge.clone()).or_default() += 1;
@@ -281,6 +329,19 @@ impl RejectionState {
                 self.accept_class(&class, jobs, now);
             }
         }
+    }
+
+    pub(super) fn rejected_kinds(&self) -> usize {
+        let told = |slow_start: &&SlowStart| slow_start.is_told;
+        let is_slow = |class: &JobClass| match class {
+            JobClass::Charged(charge) => self.slow_starts.get(charge).as_ref().is_some_and(told),
+            JobClass::Exactly(_) => false,
+        };
+        let rejected = self
+            .backoffs
+            .iter()
+            .filter(|(class, backoff)| backoff.is_rejected() && !is_slow(class));
+        rejected.count() + self.slow_starts.values().filter(told).count()
     }
 
     /// Classes whose test is due, the last use of a grant included.

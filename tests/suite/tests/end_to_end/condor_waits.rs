@@ -165,7 +165,7 @@ async fn containers_for_the_partitions_of_slurm_are_left_to_slurm() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_limit_of_an_owner_is_kept_full() {
     let pool = Pool::with(&["--slots", "4"], "MAX_JOBS_PER_OWNER = 3\n");
-    rejected_jobs::keep_the_limit_full(&pool.stack(&[]).await).await;
+    rejected_jobs::keep_the_limit_full(&mut pool.stack(&[]).await).await;
 }
 
 /// Nothing runs on the machine that gets the first job. Its container runs on the other one.

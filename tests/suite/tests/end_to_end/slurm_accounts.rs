@@ -196,7 +196,7 @@ async fn the_limit_of_an_account_is_kept_full() {
     };
     let words = ["-i", "modify", "user", "root", "set", "MaxSubmitJobs=3"];
     cluster.lab.run("sacctmgr", &words);
-    rejected_jobs::keep_the_limit_full(&cluster.stack(&[]).await).await;
+    rejected_jobs::keep_the_limit_full(&mut cluster.stack(&[]).await).await;
 }
 
 /// Alone it is over a limit of its account that other jobs share. The user is told that nothing may

@@ -47,7 +47,9 @@ fn a_container_that_was_locked_before_is_tested_before_it_is_locked_again() {
         assert!(first.is_some_and(|why| why.contains("asked first")));
         let class = JobClass::Exactly(gpus(1));
         assert!(state.backoffs[&class].is_test_due(now));
-        state.apply_test(&class, result.clone(), Duration::ZERO, now);
+        for class in state.due(now) {
+            state.apply_test(&class, result.clone(), Duration::ZERO, now);
+        }
         let then = state.deferral("it", &again, now);
         let is_as_expected = match (&then, waits) {
             (Some(then), Some(words)) => then.contains(words),
@@ -119,7 +121,7 @@ fn submissions_start_slowly_after_a_rejection() {
     let all: Vec<ContainerUuid> = (0..50).map(|_| ContainerUuid::generate("zzzzz")).collect();
     let mut state = RejectionState::default();
     let class = JobClass::Charged(ChargeClass::default());
-    state.listed(now, |_| true);
+    state.listed(now, &HashSet::new());
     state.reject_class(class.clone(), "too many".into(), now);
     let settle_time = Duration::from_secs(5);
     state.apply_test(&class, TestResult::Accepted, settle_time, now);
@@ -138,7 +140,8 @@ fn submissions_start_slowly_after_a_rejection() {
             state.accepted(container, &gpus(0), now);
         }
         assert_eq!(state.due(now), std::slice::from_ref(&class));
-        state.listed(now, |_| true);
+        let jobs = state.jobs.clone();
+        state.listed(now, &jobs.keys().collect());
         state.apply_test(&class, TestResult::Accepted, Duration::ZERO, now);
     }
 }
@@ -149,6 +152,8 @@ struct Limited {
     limit: usize,
     jobs: Vec<ContainerUuid>,
     rejections: usize,
+    /// Whether the containers of the queue were locked before.
+    was_locked: bool,
 }
 
 impl Limited {
@@ -169,7 +174,7 @@ impl Limited {
 
     /// The same, when jobs end after the listing and before the test.
     fn poll_late(&mut self, now: Instant, late: usize) {
-        self.state.listed(now, |job| self.jobs.contains(job));
+        self.state.listed(now, &self.jobs.iter().collect());
         self.jobs.drain(..late.min(self.jobs.len()));
         self.test(now);
         self.submit(now);
@@ -178,7 +183,10 @@ impl Limited {
     fn submit(&mut self, now: Instant) {
         for _ in 0..40 {
             let container = ContainerUuid::generate("zzzzz");
-            let candidate = candidate(&container, gpus(0));
+            let candidate = Candidate {
+                was_locked: self.was_locked,
+                ..candidate(&container, gpus(0))
+            };
             if self.state.deferral("it", &candidate, now).is_some() {
                 continue;
             }
@@ -198,6 +206,29 @@ impl Limited {
     }
 }
 
+/// Jobs of the process before that run for days stop nobody.
+#[test]
+fn a_cautious_start_ends_where_there_is_no_limit() {
+    let mut now = Instant::now();
+    let mut it = Limited {
+        state: RejectionState::default(),
+        limit: usize::MAX,
+        jobs: vec![ContainerUuid::generate("zzzzz")],
+        rejections: 0,
+        was_locked: false,
+    };
+    let mut submitted = Vec::new();
+    for _ in 0..8 {
+        let before = it.jobs.len();
+        it.poll(now);
+        submitted.push(it.jobs.len() - before);
+        now += Duration::from_secs(2);
+    }
+    // Each poll of the test offers 40 containers. The first are held for the test.
+    assert_eq!(submitted, [0, 40, 40, 40, 40, 40, 40, 40]);
+    assert!(it.state.slow_starts.is_empty());
+}
+
 proptest! {
     /// Whenever jobs end, their places are taken at the next look, and a limit that is raised is
     /// found, whether jobs end or not. Jobs are rejected only where a limit is met the first time.
@@ -213,6 +244,7 @@ proptest! {
             limit,
             jobs: Vec::new(),
             rejections: 0,
+            was_locked: false,
         };
         it.poll(now);
         for (n, ended) in ends.into_iter().enumerate() {
@@ -230,6 +262,33 @@ proptest! {
         prop_assert!(it.rejections <= 1 + raised);
     }
 
+    /// A restarted dispatcher knows no limit and did not submit the jobs that there are.
+    #[test]
+    fn a_restart_beside_a_limit_costs_no_lock(
+        limit in 1_usize..15,
+        ends in prop::collection::vec(0_usize..4, 30),
+        was_locked in any::<bool>(),
+    ) {
+        let mut now = Instant::now();
+        let mut it = Limited {
+            state: RejectionState::default(),
+            limit,
+            jobs: (0..limit).map(|_| ContainerUuid::generate("zzzzz")).collect(),
+            rejections: 0,
+            was_locked,
+        };
+        it.poll(now);
+        for ended in ends {
+            drop(it.jobs.drain(..ended.min(it.jobs.len())));
+            for _ in 0..3 {
+                now += Duration::from_secs(2);
+                it.poll(now);
+            }
+            prop_assert_eq!(it.rejections, 0);
+            prop_assert_eq!(it.jobs.len(), limit);
+        }
+    }
+
     /// The dispatcher hears of an end later than the scheduler counts it.
     #[test]
     fn an_end_that_is_not_seen_yet_costs_one_rejection_at_most(
@@ -242,6 +301,7 @@ proptest! {
             limit,
             jobs: Vec::new(),
             rejections: 0,
+            was_locked: false,
         };
         it.poll(now);
         let mut unseen = 0;
