@@ -54,6 +54,9 @@ pub async fn check(flags: &Flags, settings: &Settings, test: Option<ProbeOptions
     }
     findings.push(check_partitions(settings).await);
     findings.extend(check_scratch(settings).await);
+    if settings.owner_map.is_none() {
+        findings.push(check_arguments(settings).await);
+    }
     findings.extend(check_owner_map(flags.owner_map.as_deref(), settings).await);
     if let Some(home) = home {
         let instance_id = home.instance_id_or_placeholder();
@@ -97,6 +100,24 @@ async fn check_squeue(slurm: &Slurm) -> Finding {
                 format!("answers in {milliseconds} ms, {count} jobs of this dispatcher"),
             )
         }
+    }
+}
+
+/// Asks Slurm whether it would accept a small job with the arguments of every job.
+async fn check_arguments(settings: &Settings) -> Finding {
+    const ARGUMENTS: &str = "arguments of jobs";
+    match test_arguments(settings, &[]).await {
+        TestResult::Accepted => Finding::ok(ARGUMENTS, "Slurm accepts a small job with them"),
+        TestResult::Rejected(why) => Finding::warn(
+            ARGUMENTS,
+            format!("Slurm would reject a small job with them: {why}"),
+            "correct --account, --qos, --reservation, --constraint and --sbatch-argument; --dry-run shows where each comes from",
+        ),
+        TestResult::Unknown => Finding::warn(
+            ARGUMENTS,
+            "not tried: Slurm does not answer",
+            "try again when slurmctld answers: scontrol ping",
+        ),
     }
 }
 

@@ -359,6 +359,18 @@ async fn jobs_are_charged_to_their_users_and_projects() {
     let fails = |line: &str| line.contains("FAIL") && line.contains("owner map");
     let has_others = report.contains("squeue");
     assert!(report.lines().any(fails) && has_others, "{report}");
+    let checked = |more: &[&str]| {
+        let output = subcommand(&cluster, &stack, &[more, &["check"]].concat());
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let report = checked(&["--account", "genomics"]);
+    assert!(
+        report.contains("Slurm accepts a small job with them"),
+        "{report}"
+    );
+    let report = checked(&["--account", "nobodys"]);
+    let rejected = "Slurm would reject a small job with them";
+    assert!(report.contains(rejected), "{report}");
     let accounts = [
         (json!({}), "genomics"),
         (json!({"owner_uuid": project}), "proteomics"),
