@@ -7,6 +7,7 @@
 //! sooner. Polls run in tasks of their own, so a slow server or scheduler delays no running action.
 
 mod running_tasks;
+mod shutdown;
 pub mod snapshots;
 mod token_reads;
 use std::sync::Arc;
@@ -14,7 +15,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arvados_client::retry::RefusalTimer;
-use futures_util::{StreamExt, stream};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -42,10 +42,6 @@ use running_tasks::RunningTasks;
 use snapshots::{ApiReply, ListingReply, RefusalLog, SchedulerSnapshot};
 use token_reads::{TokenReads, TokenScan};
 
-/// Time limit for unlocking unsubmitted containers at shutdown.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum number of concurrent unlocks at shutdown.
-const MAX_CONCURRENT_UNLOCKS: usize = 8;
 /// Time limit for writing the last entries of the API log at shutdown.
 const LOG_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 /// Minimum interval between two reorders of pending jobs. Users rarely change only one priority.
@@ -301,15 +297,6 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
         tokio::spawn(watchers.clone().run_until_cancelled_owned(exits));
     }
 
-    /// Waits for running tasks, then unlocks what was locked and not submitted.
-    async fn drain(&mut self, mut tasks: RunningTasks, changes: &ChangeFeed, api_log: &ApiLog) {
-        self.draining = true;
-        while let Some(done) = tasks.next().await {
-            self.on_task_done(done, changes, api_log);
-        }
-        let _ = tokio::time::timeout(DRAIN_TIMEOUT, self.release_unsubmitted(api_log)).await;
-    }
-
     /// The earliest time of the next poll.
     fn earliest_poll(&self) -> Instant {
         Instant::now() + self.poll_schedule.min_interval(Instant::now())
@@ -377,18 +364,6 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
             // A restarted dispatcher has no record of this wait.
             let event = event.filter(|_| !self.draining);
             self.emit(event.into_iter().collect(), api_log);
-        }
-    }
-
-    async fn release_unsubmitted(&mut self, api_log: &ApiLog) {
-        let runner = self.runner.clone();
-        let tasks = self.reconciler.drain_tasks().into_iter();
-        let mut unlocked =
-            stream::iter(tasks.map(|task| runner.run(task))).buffered(MAX_CONCURRENT_UNLOCKS);
-        while let Some(results) = unlocked.next().await {
-            for (_, result) in results {
-                self.emit(result.events, api_log);
-            }
         }
     }
 

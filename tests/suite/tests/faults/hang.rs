@@ -15,6 +15,9 @@ use suite_tests::STEP_TIMEOUT;
 /// Longer than the dispatcher's timeout for the server, which is a minute, and the steps after it.
 const TRICKLE_TIMEOUT: Duration = Duration::from_secs(100);
 
+/// `TimeoutStopSec` of the services in contrib/.
+const SYSTEMD_STOP_TIMEOUT: Duration = Duration::from_secs(30);
+
 /// Timeout of the dispatcher's commands; long enough for healthy commands on a slow machine.
 const COMMAND_TIMEOUT: &str = "25s";
 
@@ -49,6 +52,26 @@ async fn a_submission_never_ends(backend: Backend) {
     fixture.complete(&container, 2).await;
 }
 on_every_scheduler!(a_submission_never_ends);
+
+/// A submission never ends while the dispatcher is stopped: systemd need not kill it, and the next
+/// one goes on with the container.
+async fn a_stop_does_not_wait_for_a_command_that_hangs(backend: Backend) {
+    let mut options = running(backend);
+    options.flags = vec!["--command-timeout", "10m"];
+    let mut fixture = options.up().await;
+    fixture
+        .fake
+        .faults([Rule::next(backend.submit_command(), 1, Fault::Hang)]);
+    let container = fixture.submit().await;
+    let submits = || fixture.fake.count(backend.submit_command()) > 0;
+    fixture.wait_for("the submission", submits).await;
+    fixture.stack.dispatcher.terminate(SYSTEMD_STOP_TIMEOUT);
+    let log = fixture.stack.dispatcher.log_text();
+    assert!(log.contains(r#"event="drain_incomplete""#), "{log}");
+    fixture.stack.dispatcher.start();
+    fixture.complete(&container, 2).await;
+}
+on_every_scheduler!(a_stop_does_not_wait_for_a_command_that_hangs);
 
 /// A submission never ends, and was accepted: its job is the only one.
 async fn an_accepted_submission_never_ends(backend: Backend) {
