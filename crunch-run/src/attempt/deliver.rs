@@ -145,7 +145,9 @@ impl<'a> Delivery<'a> {
         status: Status,
         first_log: &Pdh,
     ) -> (Pdh, RuntimeStatus) {
-        let (log, mut runtime_status) = tokio::join!(self.log(uploader), status.finish());
+        let log = self.log(uploader).await;
+        // Until then the record tells what the run waits for.
+        let mut runtime_status = status.finish().await;
         let log = log.unwrap_or_else(|error| {
             self.run_log
                 .write(format!("Could not save the end of the log: {error}"));

@@ -111,6 +111,7 @@ impl Attempt<'_> {
         );
         let (end, usage) = self.run_command(&running, claim, tree, &status).await;
         self.timings.end("command");
+        status.set_activity(Some("saving results".to_owned()));
         fail_point("run.command-ended");
         if let Some(claim) = &self.settings.machine_claim {
             // It may be gone already, or another's: then only a dispatcher here can change that.

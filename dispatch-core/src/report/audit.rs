@@ -60,7 +60,11 @@ impl Audit {
         if let Decision::DecidedToRun { attempt, .. } = event {
             line["attempt"] = json!(attempt);
         }
-        if let Some(owner) = owner {
+        let own = match event {
+            Decision::Dispatched { owner, .. } => owner.as_deref(),
+            _ => None,
+        };
+        if let Some(owner) = own.or(owner) {
             line["user"] = json!(owner.user_label());
             line["project"] = json!(owner.project);
         }
@@ -99,6 +103,8 @@ fn append_to(path: &Path) -> io::Result<File> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use arvados_client::{ContainerUuid, TokenUuid};
     use serde_json::Value;
 
@@ -149,6 +155,26 @@ mod tests {
             .collect();
         let first = *jobs.first().unwrap();
         assert_eq!(jobs, (first..100).collect::<Vec<_>>());
+    }
+
+    /// The container may be gone from the listing when its job is confirmed.
+    #[test]
+    fn a_start_names_its_user() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("audit.log");
+        let owner = Owner {
+            username: Some("ada".to_owned()),
+            ..Owner::default()
+        };
+        let event = Decision::Dispatched {
+            container: ContainerUuid::generate("zzzzz"),
+            job: JobId("12".to_owned()),
+            owner: Some(Arc::new(owner)),
+        };
+        let mut audit = Audit::open(&path, 2000).unwrap();
+        audit.write(&event, None, None).unwrap();
+        let line: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+        assert_eq!(line["user"], "ada");
     }
 
     /// An admin asks who ran on a node at some time, and for how long.

@@ -4,19 +4,20 @@
 //! The exit status is 0 after a drain, 78 for an unusable configuration, and 1 for any other error.
 
 pub mod exit;
+mod logging;
 pub mod man_page;
 mod program;
 pub mod state_dir;
 pub mod subcommands;
 
 use std::collections::BTreeMap;
-use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use logging::LogFormat;
 pub use program::main;
 
 use arvados_client::endpoint::EndpointError;
@@ -74,15 +75,6 @@ fn count(text: &str) -> Result<usize, String> {
     number
         .filter(|number| (1..=1_000_000).contains(number))
         .ok_or_else(|| "write a number from 1 to 1000000".to_owned())
-}
-
-/// The format of log lines.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
-    /// For people
-    Text,
-    /// One JSON object per line
-    Json,
 }
 
 /// The kind of token that holds the locks.
@@ -245,7 +237,7 @@ where
     S: Scheduler,
     F: AsyncFnOnce() -> Result<(S, String), Box<dyn std::error::Error + Send + Sync>>,
 {
-    if let Err(error) = log_to_stderr(&flags) {
+    if let Err(error) = logging::log_to_stderr(&flags) {
         return exit_config_error(&error);
     }
     // One worker thread beside the controller's loop is enough. Both mostly wait, blocking work
@@ -422,19 +414,4 @@ fn notify(states: &[sd_notify::NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
         tracing::warn!(%error, "could not notify systemd");
     }
-}
-
-fn log_to_stderr(flags: &Flags) -> Result<(), String> {
-    let filter = tracing_subscriber::EnvFilter::try_new(&flags.log_level)
-        .map_err(|error| format!("--log-level {:?} is not a filter: {error}", flags.log_level))?;
-    let lines = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_target(false);
-    let set = match flags.log_format {
-        LogFormat::Text => lines.try_init(),
-        LogFormat::Json => lines.json().flatten_event(true).try_init(),
-    };
-    set.map_err(|error| error.to_string())
 }

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
 
-use arvados_client::records::ContainerState;
+use arvados_client::records::{Container, ContainerState};
 use serde_json::json;
 
 use suite_tests::STEP_TIMEOUT;
@@ -46,6 +46,9 @@ impl<'a> FullStorage<'a> {
 async fn starts_wait_for_the_storage(stack: &Stack, at_once: i64) {
     let (_, first) = stack.submit("first", "true", json!({})).await;
     complete(&stack.end(&first, STEP_TIMEOUT).await);
+    let (request, running) = stack.submit("running", "sleep 3", json!({})).await;
+    let runs = |c: &Container| c.state == ContainerState::Running;
+    stack.wait_until(&running, STEP_TIMEOUT, runs).await;
     let state = stack.dir.path().join("state");
     let storage = FullStorage::begin(&state);
     let mut all = Vec::new();
@@ -69,7 +72,14 @@ async fn starts_wait_for_the_storage(stack: &Stack, at_once: i64) {
     // The users of those that would be next are told.
     let is_told = |request| stack.explained(request).contains("takes no data");
     assert!(all.iter().any(|(request, _)| is_told(request)));
+    // The command of this one has ended.
+    wait_for("its user to be told", STEP_TIMEOUT, || {
+        let text = stack.explained(&request);
+        text.contains("saving results").then_some(())
+    });
     storage.end();
+    let record = stack.end(&running, STEP_TIMEOUT).await;
+    assert_eq!(complete(&record).lock_count, 1);
     let mut locks = 0;
     for (_, container) in &all {
         let record = stack.end(container, STEP_TIMEOUT).await;
