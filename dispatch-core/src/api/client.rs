@@ -213,7 +213,7 @@ impl Api for Client {
         let data = format!("dispatcher trial {}\n", fastrand::u128(..));
         let stored = BlockStore::put(&keep, data.into()).await;
         stored.map(drop).map_err(|error| TrialFailure {
-            is_certain: error.is_full(),
+            is_certain: error.is_fault_of_service(),
             // The hash of the block would make each reason a new one.
             reason: match error.failure() {
                 Some(failure) => failure.to_string(),

@@ -180,10 +180,10 @@ impl KeepError {
         }
     }
 
-    /// Whether a service answered that it is full (507).
-    pub fn is_full(&self) -> bool {
+    /// Whether a service was reached and has a fault (5xx): it is full, or its volume is away.
+    pub fn is_fault_of_service(&self) -> bool {
         let cause = self.failure().map(|failure| &failure.cause);
-        matches!(cause, Some(Cause::Status { status: 507, .. }))
+        matches!(cause, Some(Cause::Status { status: 500.., .. }))
     }
 
     /// Whether the block certainly does not exist.
@@ -276,5 +276,35 @@ impl Cause {
                 ..
             }
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_of_the_service_is_told_from_one_about_the_token_and_from_none() {
+        let status = |status| Cause::Status {
+            status,
+            text: String::new(),
+            retry_after: None,
+        };
+        let away = Cause::Transport("connection refused".to_owned());
+        for (cause, expected) in [
+            (status(507), true),
+            (status(503), true),
+            (status(403), false),
+            (away, false),
+        ] {
+            let error = KeepError::Refused {
+                block: "x".to_owned(),
+                failure: Box::new(Failure {
+                    service: "http://keep0".to_owned(),
+                    cause,
+                }),
+            };
+            assert_eq!(error.is_fault_of_service(), expected, "{error}");
+        }
     }
 }
