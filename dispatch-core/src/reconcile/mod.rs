@@ -14,18 +14,18 @@ use crate::config::settings::Settings;
 use crate::model::attempt_token::AttemptToken;
 use crate::model::charge_class::ChargeClass;
 use crate::model::container_view::ContainerView;
-use crate::model::decision::Decision;
 use crate::model::owner::Owner;
 use crate::model::pending_order::{PendingJob, PendingOrder};
 use crate::model::reason::Reason;
-use crate::model::resources::{Admission, ResourceRequest};
-use crate::model::scheduling::{Candidate, Capabilities, DesiredPlace};
+use crate::model::resources::ResourceRequest;
+use crate::model::scheduling::{Capabilities, DesiredPlace};
 use crate::model::task::{Task, Unlock};
 use crate::model::world::{
     Attempt, Job, JobId, JobListing, LockHolder, MonotonicTime, ObservedContainer, Phase, World,
 };
-use crate::plan::{Policy, admission_candidates, start_order};
+use crate::plan::{Policy, start_order};
 
+mod admission;
 pub mod apply_outcome;
 pub mod apply_snapshot;
 pub mod batcher;
@@ -190,92 +190,6 @@ impl Reconciler {
         }
         let listing = JobListing::new(began, jobs);
         self.world.previous = self.world.listing.replace(listing);
-    }
-
-    /// The containers that need the scheduler's admission, and those about to be submitted.
-    pub fn candidates(&mut self, now: MonotonicTime) -> (Vec<Candidate>, Vec<Candidate>) {
-        self.world.now = now;
-        self.world.retry_at.retain(|_, at| *at > now);
-        self.reports.retain_failures(&self.world.retry_at);
-        self.cooldown_until.retain(|_, until| *until > now);
-        let waiting = admission_candidates::admission_candidates(&self.world, &self.policy());
-        (waiting, admission_candidates::in_transit(&self.world))
-    }
-
-    /// Applies the scheduler's admission of each container in `waiting`.
-    pub fn apply_admission(
-        &mut self,
-        waiting: &[Candidate],
-        fits: Vec<Admission>,
-    ) -> Vec<Decision> {
-        self.submits.backoff.prune(self.world.now);
-        let mut events = Vec::new();
-        let queue = &mut self.poll.queue;
-        queue.pages = admission_candidates::pages(queue.pages, queue.has_more, &fits);
-        for (candidate, fit) in waiting.iter().zip(fits) {
-            let container = &candidate.container;
-            let event = match &fit {
-                Admission::Now => None,
-                Admission::Later(reason) if self.limits.batcher.defers_rejected_jobs() => {
-                    self.reports.record_deferred(container, reason)
-                }
-                Admission::Later(_) | Admission::Impossible(_) => None,
-                Admission::Never(reason) => self.reports.record_not_run(
-                    container.clone(),
-                    format!(
-                        "{reason}; unless another dispatcher runs it, kill it and submit it anew"
-                    ),
-                ),
-            };
-            events.extend(event);
-            if let Some(known) = self.world.containers.get_mut(container) {
-                known.fit = fit;
-            }
-        }
-        let held = start_order::held_supervisors(&self.world, &self.policy());
-        for (place, container) in held.iter().enumerate() {
-            if let Some(known) = self.world.containers.get_mut(container) {
-                known.fit = Admission::Later(in_workflow_queue(place + 1));
-            }
-        }
-        let admitted = self.world.containers.values_mut();
-        for known in admitted.filter(|known| known.fit == Admission::Now) {
-            let class = ChargeClass::of(&known.needs);
-            if let Some(left) = self.submits.breakers.opened_for(&class, self.world.now) {
-                known.fit = Admission::Later(format!(
-                    "several attempts in a row at containers {class} failed before they ran; the next begins in {} s",
-                    left.as_secs()
-                ));
-            }
-        }
-        if let Some(fault) = self.submits.host_fault.clone() {
-            events.extend(self.report_fault(waiting, &fault));
-            for known in self.world.containers.values_mut() {
-                if known.fit == Admission::Now {
-                    known.fit = Admission::Later(fault.clone());
-                }
-            }
-        }
-        for (container, at) in &self.world.retry_at {
-            if let Some(known) = self.world.containers.get_mut(container) {
-                let seconds = seconds_until(*at, self.world.now);
-                known.fit = Admission::Later(self.reports.describe_retry(container, seconds));
-            }
-        }
-        events
-    }
-
-    /// The reports, for the users, that a fault holds what is locked and not submitted, and what
-    /// would be locked next.
-    fn report_fault(&mut self, waiting: &[Candidate], fault: &str) -> Vec<Decision> {
-        let attempts = self.world.attempts.iter();
-        let locked = attempts.filter(|(_, attempt)| attempt.phase == Phase::Locked);
-        let next = waiting.iter().take(self.settings.max_pending);
-        let held = locked.map(|(container, _)| container);
-        let held = held.chain(next.map(|candidate| &candidate.container));
-        let reports = &mut self.reports;
-        held.filter_map(|container| reports.record_deferred(container, fault))
-            .collect()
     }
 
     /// Records why an attempt failed. Must be called before [`Self::apply_outcome`].
@@ -448,13 +362,6 @@ impl Reconciler {
         let until_command = self.limits.command_rate.time_until_available(now);
         pass_time.max(until_command.min(Duration::from_secs(1)))
     }
-}
-
-/// Why a workflow runner is not submitted. The first words are Arvados'.
-fn in_workflow_queue(place: usize) -> String {
-    format!(
-        "Waiting in workflow queue at position {place}: other workflow runners run, or are to run before it"
-    )
 }
 
 /// Seconds until `at`, rounded up.

@@ -12,8 +12,7 @@ use arvados_client::{ContainerRequestUuid, ContainerUuid, Error, Token, TokenUui
 use dispatch_core::Api;
 use dispatch_core::act::crash_log::{CrashLogError, OtherLogs};
 use dispatch_core::api::{QueueCursor, RequestAttempts};
-use dispatch_core::model::container_record::{ContainerSnapshot, ListedRecord};
-use dispatch_core::model::resources::ResourceRequest;
+use dispatch_core::model::container_record::ListedRecord;
 use dispatch_core::model::snapshot::RequestFacts;
 use dispatch_core::observe::change_feed::ChangeFeed;
 use dispatch_core::scheduler::submit_host::TrialFailure;
@@ -24,8 +23,9 @@ use tokio::time::Instant;
 
 use crate::call_fate::{CallFate, draw_fate};
 use crate::faults::SeededBug;
+use crate::listing::{row, with_resources};
 use crate::server::{Caller, api_error, authorization};
-use crate::state::{Record, SharedWorld, SimWorld};
+use crate::state::{SharedWorld, SimWorld};
 
 /// Maximum time from a trial that found the file storage full until no task locks containers.
 const MAX_TIME_TO_HOLD: Duration = Duration::from_secs(60);
@@ -115,54 +115,6 @@ fn run<T>(
         world.record_event(|| format!("{what} refused: {error}"));
     }
     done
-}
-
-fn row(uuid: &ContainerUuid, record: &Record) -> ListedRecord {
-    ListedRecord::Parsed(Box::new(ContainerSnapshot {
-        uuid: uuid.clone(),
-        etag: record.version.to_string(),
-        state: record.state.clone(),
-        priority: record.priority,
-        locked_by: record.locked_by.clone(),
-        modified_at: Some(record.modified_at),
-        locks: record.lock_count,
-        log: None,
-        status: None,
-        exit_code: None,
-        has_end: true,
-        needs: None,
-        user: None,
-        created_at: None,
-        run_seconds: None,
-    }))
-}
-
-/// Adds the container's resources to a row.
-fn with_resources(row: ListedRecord) -> ListedRecord {
-    match row {
-        ListedRecord::Parsed(record) => {
-            let needs = Some(ResourceRequest {
-                cpus: 1,
-                ..ResourceRequest::default()
-            });
-            ListedRecord::Parsed(Box::new(ContainerSnapshot { needs, ..*record }))
-        }
-        unreadable => unreadable,
-    }
-}
-
-impl SimWorld {
-    /// A page of a faulty server: cut short, or with a row twice.
-    fn page(&mut self, mut rows: Vec<ListedRecord>) -> Vec<ListedRecord> {
-        let odd = self.faults.odd_page;
-        if rows.len() > 1 && self.draw(odd) {
-            match self.rng.bool() {
-                true => rows.truncate(1 + rows.len() / 2),
-                false => rows.insert(0, rows[rows.len() / 2].clone()),
-            }
-        }
-        rows
-    }
 }
 
 impl Api for SimApi {

@@ -13,6 +13,7 @@ pub mod cluster;
 pub mod executor;
 mod executor_calls;
 pub mod faults;
+pub mod listing;
 pub mod scenario;
 pub mod server;
 pub mod state;

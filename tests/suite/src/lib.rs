@@ -20,6 +20,7 @@ pub mod processes;
 pub mod program;
 pub mod proxy;
 pub mod slurm_lab;
+pub mod small_disk;
 pub mod stack;
 pub mod start_log;
 

@@ -11,7 +11,7 @@ use suite_tests::STEP_TIMEOUT;
 use suite_tests::slurm_lab::Cluster;
 use suite_tests::stack::{Stack, complete, wait_for};
 
-use crate::up::SmallDisk;
+use suite_tests::small_disk::SmallDisk;
 
 /// More than start before the fault is known.
 const CONTAINERS: usize = 24;

@@ -10,7 +10,8 @@ use suite_tests::STEP_TIMEOUT;
 use suite_tests::program::binary;
 use suite_tests::stack::wait_for;
 
-use crate::up::{SmallDisk, Up};
+use crate::up::Up;
+use suite_tests::small_disk::SmallDisk;
 
 #[test]
 fn results_wait_for_room_and_everyone_says_so() {

@@ -9,6 +9,7 @@ use tempfile::TempDir;
 use suite_tests::STEP_TIMEOUT;
 use suite_tests::image;
 use suite_tests::program::{Program, binary};
+use suite_tests::small_disk::SmallDisk;
 use suite_tests::stack::wait_for;
 
 pub struct Up {
@@ -16,30 +17,6 @@ pub struct Up {
     /// After the program, which has files there.
     _disk: Option<SmallDisk>,
     pub dir: TempDir,
-}
-
-/// A file system of its own at a directory; unmounted when dropped.
-pub struct SmallDisk(PathBuf);
-
-impl SmallDisk {
-    pub fn mount(dir: PathBuf, mebibytes: u64) -> Self {
-        std::fs::create_dir(&dir).unwrap();
-        let size = format!("size={mebibytes}m");
-        let mounted = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", &size, "small-disk"])
-            .arg(&dir)
-            .status()
-            .unwrap();
-        assert!(mounted.success());
-        Self(dir)
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let unmounted = Command::new("umount").arg("--lazy").arg(&self.0).status();
-        assert!(unmounted.unwrap().success());
-    }
 }
 
 impl Up {
