@@ -134,7 +134,7 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
             has_found_tokens: false,
             poll_schedule: PollSchedule::new(settings.poll_interval, settings.min_poll_interval),
             runner: TaskRunner {
-                storage: Arc::new(file_storage(&api)),
+                storage: Arc::new(file_storage(&api, scheduler.submit_host())),
                 api,
                 scheduler: Arc::new(scheduler),
                 attempts,
@@ -387,9 +387,11 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
 }
 
 /// The file storage behind an API server.
-fn file_storage<A: Api>(api: &A) -> Precondition {
+fn file_storage<A: Api>(api: &A, host: Option<&Precondition>) -> Precondition {
     let api = api.clone();
-    Precondition::file_storage(move || {
+    let state_dir = host.and_then(Precondition::state_dir);
+    let reached = state_dir.map(|dir| dir.join("storage-reached"));
+    Precondition::file_storage(reached, move || {
         let api = api.clone();
         async move { api.store_trial_block().await }
     })

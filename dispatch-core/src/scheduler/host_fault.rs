@@ -96,10 +96,10 @@ impl Default for Fault {
 impl Fault {
     /// The file storage, without a fault. A trial from this host proves nothing about the nodes
     /// before one has succeeded.
-    pub(crate) fn of_storage() -> Self {
+    pub(crate) fn of_storage(is_trial_trusted: bool) -> Self {
         Self {
             part: Part::FileStorage,
-            is_trial_trusted: false,
+            is_trial_trusted,
             ..Self::default()
         }
     }

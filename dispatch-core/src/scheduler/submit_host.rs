@@ -8,6 +8,7 @@
 //! container loses a lock because of it.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::future::Future;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -214,15 +215,31 @@ impl Precondition {
         }
     }
 
-    /// File storage that was not tried yet. `trial` stores a block.
-    pub fn file_storage<F>(trial: impl Fn() -> F + Send + Sync + 'static) -> Self
+    /// File storage that was not tried yet. `trial` stores a block. `reached` is a file that exists
+    /// once this host has stored one. Then a trial that fails is believed, also after a restart.
+    pub fn file_storage<F>(
+        reached: Option<PathBuf>,
+        trial: impl Fn() -> F + Send + Sync + 'static,
+    ) -> Self
     where
         F: Future<Output = TrialResult> + Send + 'static,
     {
-        let fault = Fault::of_storage();
+        let was_reached = reached.as_ref().is_some_and(|file| file.exists());
+        let fault = Fault::of_storage(was_reached);
+        let remember = move |tried: F| {
+            let reached = reached.clone();
+            async move {
+                tried.await?;
+                if let Some(file) = reached {
+                    // It is there, or the next start knows less.
+                    let _ = tokio::task::spawn_blocking(|| File::create_new(file)).await;
+                }
+                Ok(())
+            }
+        };
         Self {
             what: "Keep".into(),
-            trial: Box::new(move |_| Box::pin(trial())),
+            trial: Box::new(move |_| Box::pin(remember(trial()))),
             needs: None,
             state: Mutex::new(State {
                 fault,
@@ -231,14 +248,24 @@ impl Precondition {
         }
     }
 
-    /// Tries the storage if an attempt reported a fault, or if containers wait for a start and no
-    /// trial and no attempt has shown lately that it takes data. Never called twice at once.
+    /// The directory of the dispatcher's own files.
+    pub fn state_dir(&self) -> Option<&Path> {
+        let needs = self.needs.as_ref()?;
+        needs.directories.first().map(PathBuf::as_path)
+    }
+
+    /// Tries the storage at the start, if an attempt reported a fault, or if containers wait for a
+    /// start and no trial and no attempt has shown lately that it takes data. Never called twice at
+    /// once.
     pub async fn check_if_due(&self, containers_wait: bool) {
         let is_due = {
             let state = self.state();
             let evidence = state.tried.max(state.succeeded);
             let is_old = evidence.is_none_or(|at| at.elapsed() >= EVIDENCE_LASTS);
-            state.fault.is_suspect() || state.running.is_some() || (containers_wait && is_old)
+            state.tried.is_none()
+                || state.fault.is_suspect()
+                || state.running.is_some()
+                || (containers_wait && is_old)
         };
         if is_due {
             self.check(true).await;
@@ -357,7 +384,7 @@ mod tests {
     async fn storage_is_tried_before_starts_unless_something_was_stored_lately() {
         let trials = Arc::new(AtomicUsize::new(0));
         let counted = trials.clone();
-        let storage = Precondition::file_storage(move || {
+        let storage = Precondition::file_storage(None, move || {
             let number = counted.fetch_add(1, Ordering::Relaxed);
             async move {
                 if number < 2 {
@@ -370,10 +397,8 @@ mod tests {
         let pass = |seconds| tokio::time::sleep(Duration::from_secs(seconds));
         let count = || trials.load(Ordering::Relaxed);
         storage.check_if_due(false).await;
-        assert_eq!(count(), 0, "nothing waits");
         storage.check_if_due(true).await;
-        storage.check_if_due(true).await;
-        assert_eq!(count(), 1);
+        assert_eq!(count(), 1, "at the start");
         pass(50).await;
         storage.submission_sent();
         pass(50).await;
@@ -390,5 +415,24 @@ mod tests {
         pass(5).await;
         storage.check_if_due(false).await;
         assert_eq!(count(), 4);
+    }
+    /// Everything is restarted after a power cut, and Keep is the last to come back.
+    #[tokio::test(start_paused = true)]
+    async fn a_restart_forgets_no_fault_of_storage_that_was_reached_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("storage-reached");
+        let start = |is_away: bool| {
+            Precondition::file_storage(Some(file.clone()), move || async move {
+                match is_away {
+                    true => Err("away".to_owned().into()),
+                    false => Ok(()),
+                }
+            })
+        };
+        for (is_away, is_believed) in [(true, false), (false, false), (true, true)] {
+            let storage = start(is_away);
+            storage.check_if_due(false).await;
+            assert_eq!(storage.fault().is_some(), is_believed, "{is_away}");
+        }
     }
 }

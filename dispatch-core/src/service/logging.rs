@@ -20,7 +20,8 @@ pub enum LogFormat {
 /// A bare word that is no level is a filter as well: of a module with that name, so that nothing
 /// else is logged.
 fn log_filter(text: &str) -> Result<EnvFilter, String> {
-    let is_clear = |part: &str| part.contains(['=', '[']) || part.parse::<LevelFilter>().is_ok();
+    let is_level = |part: &str| !part.is_empty() && part.parse::<LevelFilter>().is_ok();
+    let is_clear = |part: &str| part.contains(['=', '[']) || is_level(part);
     if let Some(part) = text.split(',').map(str::trim).find(|part| !is_clear(part)) {
         return Err(format!(
             "--log-level {text:?}: {part:?} is no level; use error, warn, info, debug, or a filter \

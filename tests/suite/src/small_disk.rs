@@ -1,4 +1,5 @@
-//! A small file system for tests of a full disk. Input: a directory and a size. Output: a tmpfs there.
+//! A small file system for tests of a full disk. Input: a directory and a size. Output: a tmpfs
+//! there.
 
 use std::path::PathBuf;
 use std::process::Command;

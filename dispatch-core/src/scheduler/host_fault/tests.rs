@@ -105,7 +105,7 @@ fn a_fault_of_the_host_holds_until_a_trial_succeeds_after_the_hold() {
 #[test]
 fn reports_find_a_fault_of_the_storage_that_a_trial_or_other_nodes_confirm() {
     check(
-        Fault::of_storage,
+        || Fault::of_storage(false),
         &[
             (
                 "a failed trial alone is no fault",
@@ -215,7 +215,7 @@ fn only_what_a_trial_refutes_is_the_fault_of_nodes() {
     };
     let bad = || Err("it is full".to_owned().into());
     let now = Instant::now();
-    let mut fault = Fault::of_storage();
+    let mut fault = Fault::of_storage(false);
     fault.tried(now, Ok(()));
     let (one, two) = (report("n1"), report("n1"));
     fault.reported(now, one.clone());
@@ -232,7 +232,7 @@ fn only_what_a_trial_refutes_is_the_fault_of_nodes() {
 
 #[test]
 fn reports_are_bounded() {
-    let mut fault = Fault::of_storage();
+    let mut fault = Fault::of_storage(false);
     for _ in 0..100 {
         let report = Report {
             container: ContainerUuid::generate("zzzzz"),
