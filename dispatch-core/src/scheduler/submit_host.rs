@@ -254,18 +254,14 @@ impl Precondition {
         needs.directories.first().map(PathBuf::as_path)
     }
 
-    /// Tries the storage at the start, if an attempt reported a fault, or if containers wait for a
-    /// start and no trial and no attempt has shown lately that it takes data. Never called twice at
-    /// once.
+    /// Tries the storage if an attempt reported a fault, or if containers wait for a start and no
+    /// trial and no attempt has shown lately that it takes data. Never called twice at once.
     pub async fn check_if_due(&self, containers_wait: bool) {
         let is_due = {
             let state = self.state();
             let evidence = state.tried.max(state.succeeded);
             let is_old = evidence.is_none_or(|at| at.elapsed() >= EVIDENCE_LASTS);
-            state.tried.is_none()
-                || state.fault.is_suspect()
-                || state.running.is_some()
-                || (containers_wait && is_old)
+            state.fault.is_suspect() || state.running.is_some() || (containers_wait && is_old)
         };
         if is_due {
             self.check(true).await;
@@ -397,8 +393,10 @@ mod tests {
         let pass = |seconds| tokio::time::sleep(Duration::from_secs(seconds));
         let count = || trials.load(Ordering::Relaxed);
         storage.check_if_due(false).await;
+        assert_eq!(count(), 0, "nothing waits");
         storage.check_if_due(true).await;
-        assert_eq!(count(), 1, "at the start");
+        storage.check_if_due(true).await;
+        assert_eq!(count(), 1);
         pass(50).await;
         storage.submission_sent();
         pass(50).await;
@@ -431,7 +429,7 @@ mod tests {
         };
         for (is_away, is_believed) in [(true, false), (false, false), (true, true)] {
             let storage = start(is_away);
-            storage.check_if_due(false).await;
+            storage.check_if_due(true).await;
             assert_eq!(storage.fault().is_some(), is_believed, "{is_away}");
         }
     }
