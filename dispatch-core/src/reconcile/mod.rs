@@ -290,12 +290,12 @@ impl Reconciler {
     }
 
     /// The unlock tasks of a shutdown: containers that are locked and not submitted. No other
-    /// dispatcher could take them otherwise.
+    /// dispatcher could take them otherwise. The next start unlocks those of a task under way.
     pub fn drain_tasks(&self) -> Vec<Task> {
-        let unsubmitted =
-            self.world.attempts.iter().filter(|(_, attempt)| {
-                matches!(attempt.phase, Phase::Locked | Phase::LockUnknown(_))
-            });
+        let unsubmitted = self.world.attempts.iter().filter(|(container, attempt)| {
+            matches!(attempt.phase, Phase::Locked | Phase::LockUnknown(_))
+                && !self.world.in_flight.contains(*container)
+        });
         let unlock = |(container, attempt): (&ContainerUuid, &Attempt)| Unlock {
             container: container.clone(),
             attempt: attempt.token.clone(),

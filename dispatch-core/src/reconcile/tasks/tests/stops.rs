@@ -98,3 +98,15 @@ fn many_pending_jobs_are_cancelled_by_one_command() {
     let forced = stopped(&decide(&mut reconciler, later(grace + 110)));
     assert_eq!(forced.iter().map(Vec::len).collect::<Vec<_>>(), [2, 3]);
 }
+
+/// A task that hangs is still under way when the dispatcher stops.
+#[test]
+fn a_stop_unlocks_nothing_that_a_task_works_on() {
+    let mut reconciler = reconciler(1);
+    let container = locked(&mut reconciler, 0);
+    let drained = |reconciler: &Reconciler| reconciler.drain_tasks().len();
+    assert_eq!(drained(&reconciler), 1);
+    let tasks = decide(&mut reconciler, START);
+    assert!(matches!(&tasks[..], [Task::Unlock(unlock)] if unlock.container == container));
+    assert_eq!(drained(&reconciler), 0);
+}
