@@ -4,6 +4,7 @@
 //! test, and which containers must wait, and why.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::hash::Hash;
 use std::time::{Duration, Instant};
 
 use arvados_client::{ContainerUuid, TokenUuid};
@@ -16,8 +17,11 @@ use crate::scheduler::test_submission::TestResult;
 
 /// Maximum number of rejected classes; containers of further classes are submitted as usual.
 const MAX_REJECTED_CLASSES: usize = 1000;
-/// Maximum number of accepted kinds of jobs that are remembered.
-const MAX_ACCEPTED: usize = 10_000;
+/// Maximum number of kinds of jobs, or classes, that are remembered.
+const MAX_REMEMBERED: usize = 10_000;
+/// Maximum number of classes that start slowly without a rejection. Tests of others must not wait
+/// long for theirs.
+const MAX_CAUTIOUS_CLASSES: usize = 64;
 /// Maximum number of concurrent tests.
 const MAX_CONCURRENT_TESTS: usize = 8;
 
@@ -85,18 +89,18 @@ impl RejectionState {
 
     /// Starts slowly with a class that may be at its limit, because of jobs or attempts before this
     /// process. One free place must not cost each container of a full account a lock.
+    ///
+    /// Users choose partitions, so the number of classes is bounded; others start as usual.
     pub(super) fn start_cautiously(&mut self, charge: ChargeClass) {
-        if self.known.insert(charge.clone()) {
+        let is_full = self.slow_starts.len() >= MAX_CAUTIOUS_CLASSES;
+        if !is_full && remember(&mut self.known, charge.clone()) {
             let slow_start = self.slow_starts.entry(charge);
             slow_start.or_insert_with(SlowStart::cautious);
         }
     }
 
     pub(super) fn remember_accepted(&mut self, needs: &ResourceRequest) {
-        if self.accepted.len() >= MAX_ACCEPTED {
-            self.accepted.clear();
-        }
-        self.accepted.insert(needs.untried());
+        remember(&mut self.accepted, needs.untried());
     }
 
     /// A job of the class was accepted, or would be, beside this number of its jobs.
@@ -310,7 +314,7 @@ impl RejectionState {
         self.remember_accepted(needs);
         self.is_listed = false;
         let charge = ChargeClass::of(needs);
-        self.known.insert(charge.clone());
+        remember(&mut self.known, charge.clone());
         let job = (charge.clone(), now);
         if self.jobs.insert(container.clone(), job).is_none() {
             *self.jobs_of.entry(charge.clone()).or_default() += 1;
@@ -354,6 +358,14 @@ impl RejectionState {
             .take(MAX_CONCURRENT_TESTS)
             .collect()
     }
+}
+
+/// Adds a value to a set of bounded size. True if it was not there.
+fn remember<T: Eq + Hash>(set: &mut HashSet<T>, value: T) -> bool {
+    if set.len() >= MAX_REMEMBERED {
+        set.clear();
+    }
+    set.insert(value)
 }
 
 fn log_resumed(class: &JobClass) {

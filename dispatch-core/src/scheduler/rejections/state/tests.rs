@@ -157,6 +157,17 @@ struct Limited {
 }
 
 impl Limited {
+    /// With no jobs, and a queue of new containers.
+    fn new(limit: usize) -> Self {
+        Self {
+            state: RejectionState::default(),
+            limit,
+            jobs: Vec::new(),
+            rejections: 0,
+            was_locked: false,
+        }
+    }
+
     fn test(&mut self, now: Instant) {
         for class in self.state.due(now) {
             let answer = match self.jobs.len() < self.limit {
@@ -211,11 +222,8 @@ impl Limited {
 fn a_cautious_start_ends_where_there_is_no_limit() {
     let mut now = Instant::now();
     let mut it = Limited {
-        state: RejectionState::default(),
-        limit: usize::MAX,
         jobs: vec![ContainerUuid::generate("zzzzz")],
-        rejections: 0,
-        was_locked: false,
+        ..Limited::new(usize::MAX)
     };
     let mut submitted = Vec::new();
     for _ in 0..8 {
@@ -229,6 +237,26 @@ fn a_cautious_start_ends_where_there_is_no_limit() {
     assert!(it.state.slow_starts.is_empty());
 }
 
+/// One user chooses partitions at will while jobs of the process before run.
+#[test]
+fn classes_without_number_hold_up_no_other() {
+    let now = Instant::now();
+    let mut state = RejectionState::default();
+    let adopted = ContainerUuid::generate("zzzzz");
+    state.listed(now, &HashSet::from([&adopted]));
+    for n in 0..20_000 {
+        let needs = ResourceRequest {
+            partitions: vec![n.to_string()],
+            ..gpus(0)
+        };
+        let container = ContainerUuid::generate("zzzzz");
+        state.deferral("it", &candidate(&container, needs.clone()), now);
+        state.accepted(&container, &needs, now);
+    }
+    assert!(state.slow_starts.len() <= MAX_CAUTIOUS_CLASSES);
+    assert!(state.known.len() <= MAX_REMEMBERED && state.accepted.len() <= MAX_REMEMBERED);
+}
+
 proptest! {
     /// Whenever jobs end, their places are taken at the next look, and a limit that is raised is
     /// found, whether jobs end or not. Jobs are rejected only where a limit is met the first time.
@@ -239,13 +267,7 @@ proptest! {
         ends in prop::collection::vec(0_usize..4, 60),
     ) {
         let mut now = Instant::now();
-        let mut it = Limited {
-            state: RejectionState::default(),
-            limit,
-            jobs: Vec::new(),
-            rejections: 0,
-            was_locked: false,
-        };
+        let mut it = Limited::new(limit);
         it.poll(now);
         for (n, ended) in ends.into_iter().enumerate() {
             prop_assert!(it.jobs.len() == limit || n > 30, "{} of {limit}", it.jobs.len());
@@ -271,11 +293,9 @@ proptest! {
     ) {
         let mut now = Instant::now();
         let mut it = Limited {
-            state: RejectionState::default(),
-            limit,
             jobs: (0..limit).map(|_| ContainerUuid::generate("zzzzz")).collect(),
-            rejections: 0,
             was_locked,
+            ..Limited::new(limit)
         };
         it.poll(now);
         for ended in ends {
@@ -296,13 +316,7 @@ proptest! {
         ends in prop::collection::vec((0_usize..4, 0_usize..4), 60),
     ) {
         let mut now = Instant::now();
-        let mut it = Limited {
-            state: RejectionState::default(),
-            limit,
-            jobs: Vec::new(),
-            rejections: 0,
-            was_locked: false,
-        };
+        let mut it = Limited::new(limit);
         it.poll(now);
         let mut unseen = 0;
         for (ended, late) in ends {
