@@ -35,6 +35,8 @@ const SUSPICION_INTERVAL: Duration = Duration::from_secs(1);
 const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time after which a trial that goes on counts as failed: a file server does not answer.
 const TRIAL_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time limit for the file that says that storage was reached.
+const REMEMBER_TIMEOUT: Duration = Duration::from_secs(1);
 /// Timeout of the trial start of a command. What it answers does not matter.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(5);
 /// Size of the trial file. The files of a batch of jobs are smaller.
@@ -231,8 +233,10 @@ impl Precondition {
             async move {
                 tried.await?;
                 if let Some(file) = reached {
-                    // It is there, or the next start knows less.
-                    let _ = tokio::task::spawn_blocking(|| File::create_new(file)).await;
+                    // It is there, or the next start knows less. A disk that hangs is not Keep's
+                    // fault.
+                    let made = tokio::task::spawn_blocking(|| File::create_new(file));
+                    let _ = tokio::time::timeout(REMEMBER_TIMEOUT, made).await;
                 }
                 Ok(())
             }
