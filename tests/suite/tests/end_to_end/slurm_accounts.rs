@@ -341,36 +341,29 @@ async fn jobs_are_charged_to_their_users_and_projects() {
     });
     // `check` asks Slurm about each line, and tells of a file that cannot be used.
     let wrong = temp_dir.path().join("wrong");
-    let checked = |file: &Path| {
-        let more = ["--owner-map", file.to_str().unwrap(), "check"];
-        let output = subcommand(&cluster, &stack, &more);
+    let checked = |flag: &str, value: &str| {
+        let output = subcommand(&cluster, &stack, &[flag, value, "check"]);
         String::from_utf8(output.stdout).unwrap()
     };
-    let report = checked(&map);
+    let with_map = |file: &Path| checked("--owner-map", file.to_str().unwrap());
+    let report = with_map(&map);
     assert!(report.contains("Slurm accepts all 2 lines"), "{report}");
     fs::write(&wrong, "ada --account=nobodys\n").unwrap();
-    let report = checked(&wrong);
-    assert!(
-        report.contains("Slurm would reject the jobs of ada"),
-        "{report}"
-    );
+    let report = with_map(&wrong);
+    let rejected = "Slurm would reject the jobs of ada";
+    assert!(report.contains(rejected), "{report}");
     fs::write(&wrong, "ada account=x\n").unwrap();
-    let report = checked(&wrong);
+    let report = with_map(&wrong);
     let fails = |line: &str| line.contains("FAIL") && line.contains("owner map");
     let has_others = report.contains("squeue");
     assert!(report.lines().any(fails) && has_others, "{report}");
-    let checked = |more: &[&str]| {
-        let output = subcommand(&cluster, &stack, &[more, &["check"]].concat());
-        String::from_utf8(output.stdout).unwrap()
-    };
-    let report = checked(&["--account", "genomics"]);
-    assert!(
-        report.contains("Slurm accepts a small job with them"),
-        "{report}"
-    );
-    let report = checked(&["--account", "nobodys"]);
-    let rejected = "Slurm would reject a small job with them";
-    assert!(report.contains(rejected), "{report}");
+    for (account, words) in [
+        ("genomics", "Slurm accepts a small job with them"),
+        ("nobodys", "Slurm would reject a small job with them"),
+    ] {
+        let report = checked("--account", account);
+        assert!(report.contains(words), "{report}");
+    }
     let accounts = [
         (json!({}), "genomics"),
         (json!({"owner_uuid": project}), "proteomics"),
