@@ -108,6 +108,11 @@ impl Fault {
         self.found.as_ref().map(|(reason, _)| reason.as_str())
     }
 
+    /// Whether a failed trial is believed, whatever its reason.
+    pub(crate) fn is_trial_trusted(&self) -> bool {
+        self.is_trial_trusted
+    }
+
     /// Whether a trial should tell what a report means, or whether a fault has passed.
     pub(crate) fn is_suspect(&self) -> bool {
         self.is_suspect || self.found.is_some()

@@ -263,7 +263,9 @@ impl Precondition {
     pub async fn check_if_due(&self, containers_wait: bool) {
         let is_due = {
             let state = self.state();
-            let evidence = state.tried.max(state.succeeded);
+            // What attempts store does not show that a trial from here can be trusted.
+            let stored = state.succeeded.filter(|_| state.fault.is_trial_trusted());
+            let evidence = state.tried.max(stored);
             let is_old = evidence.is_none_or(|at| at.elapsed() >= EVIDENCE_LASTS);
             state.fault.is_suspect() || state.running.is_some() || (containers_wait && is_old)
         };
@@ -418,6 +420,21 @@ mod tests {
         storage.check_if_due(false).await;
         assert_eq!(count(), 4);
     }
+
+    /// Otherwise a busy site would never have a trial that can be believed.
+    #[tokio::test(start_paused = true)]
+    async fn storage_is_tried_beside_attempts_until_a_trial_has_succeeded() {
+        let storage = Precondition::file_storage(None, || async { Err("away".to_owned().into()) });
+        for _ in 0..3 {
+            storage.check_if_due(true).await;
+            let tried = storage.state().tried;
+            tokio::time::sleep(Duration::from_secs(61)).await;
+            storage.submission_sent();
+            storage.check_if_due(true).await;
+            assert_ne!(storage.state().tried, tried);
+        }
+    }
+
     /// Everything is restarted after a power cut, and Keep is the last to come back.
     #[tokio::test(start_paused = true)]
     async fn a_restart_forgets_no_fault_of_storage_that_was_reached_before() {
