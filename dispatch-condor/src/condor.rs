@@ -141,15 +141,16 @@ impl Condor {
             .run_checked()
             .await
             .map_err(|e| no_answer(e.to_string()))?;
-        if class_ads::has_no_answer(&answer) {
-            if program == "condor_q" && self.is_queue_empty(constraint).await {
+        let is_queue = program == "condor_q";
+        if class_ads::has_no_answer(&answer) || is_queue && answer.stdout.trim().is_empty() {
+            if is_queue && self.is_queue_empty(constraint).await {
                 answer.into_stdout(program);
                 return Ok(Vec::new());
             }
-            return Err(no_answer(match answer.stderr.is_empty() {
-                true => answer.stdout,
-                false => answer.stderr,
-            }));
+            let said = answer
+                .said()
+                .unwrap_or("it printed neither jobs nor their number");
+            return Err(no_answer(said.to_owned()));
         }
         condor_q::parse(&answer.into_stdout(program))
             .map_err(|error| no_answer(format!("cannot parse the output of {program}: {error}")))

@@ -152,7 +152,10 @@ impl Slurm {
                 answer.into_stdout("squeue");
                 Ok(rows)
             }
-            None => Err(no_answer(answer.stderr)),
+            None => {
+                let said = answer.said().unwrap_or("squeue printed nothing");
+                Err(no_answer(said.to_owned()))
+            }
         }
     }
 

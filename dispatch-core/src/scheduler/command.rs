@@ -149,6 +149,12 @@ impl CommandOutput {
         self.stdout
     }
 
+    /// What the program said in place of an answer.
+    pub fn said(&self) -> Option<&str> {
+        let texts = [self.stderr.trim(), self.stdout.trim()];
+        texts.into_iter().find(|text| !text.is_empty())
+    }
+
     /// The output, unless the exit status is nonzero.
     fn checked(self) -> Result<Self, CommandFailure> {
         match self.status.success() {

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::condor_ads::{self, Constraint, literal};
+use super::fault::totals;
 use super::options::{self, Options};
 use super::state::{Job, State};
 use super::{Invocation, NODE, Reply, job_runner};
@@ -56,8 +57,7 @@ fn query(call: Invocation<'_>, none: &str, shown: impl Fn(&Job) -> bool) -> std:
         ads.reverse();
     }
     if options.has("totals") {
-        let total = format!("Total for query: {} jobs; 0 completed\n", ads.len());
-        return Ok(Reply::with_output(total.into_bytes()));
+        return Ok(Reply::with_output(totals(ads.len())));
     }
     let limit = options.value("limit").and_then(|n| n.parse().ok());
     ads.truncate(limit.unwrap_or(usize::MAX));

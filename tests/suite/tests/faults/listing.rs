@@ -136,12 +136,25 @@ async fn listing_fails(backend: Backend) {
 }
 on_every_scheduler!(listing_fails);
 
-/// An answer of `squeue` without a heading is none, whatever its exit status.
-#[tokio::test(flavor = "multi_thread")]
-async fn listing_without_a_heading_is_none() {
+/// An answer of `squeue` without a heading is none, whatever its exit status. `condor_q` that
+/// prints no job says elsewhere whether there are any.
+async fn nothing_at_all_is_no_listing(backend: Backend) {
     let fault = Fault::Nothing { say: String::new() };
-    job_stays_undisturbed(Backend::Slurm, 4, fault, LISTING_FAILED).await;
+    let (fixture, container) = waiting(backend).await;
+    fixture
+        .fake
+        .faults([Rule::every(backend.list_command(), fault)]);
+    fixture.wait_for_listings(6).await;
+    fixture.assert_undisturbed(&container).await;
+    fixture.wait_for_log(LISTING_FAILED).await;
+    fixture.fake.faults([]);
+    fixture.end_job(&fixture.job(&container).await.id);
+    fixture
+        .stack
+        .wait_until(&container, STEP_TIMEOUT, was_unlocked)
+        .await;
 }
+on_every_scheduler!(nothing_at_all_is_no_listing);
 
 /// Commands that succeed and write harmless errors to stderr are believed; this is logged once for
 /// each of them.
