@@ -79,7 +79,7 @@ impl probe_job::ProbeScheduler for CondorProbe<'_> {
         let description = settings.describe(&common, &[item])?;
         let command = Command::new("condor_submit").args(["-terse", "-"]);
         let answer = command.input(description).run_checked().await?;
-        Ok(parse_job_id(&answer.stdout, " - ")?)
+        Ok(parse_job_id(&answer, " - ")?)
     }
 
     async fn state(&self, job: &str) -> Result<ProbeState, String> {

@@ -85,7 +85,7 @@ impl Condor {
             .input(description);
         let failure = match submit.run_checked().await {
             Ok(answer) => {
-                let job = match parse_job_id(&answer.stdout, " - ") {
+                let job = match parse_job_id(&answer, " - ") {
                     Ok(job) => job,
                     Err(words) => return TestResult::Rejected(summarize(&words.to_string())),
                 };

@@ -5,7 +5,7 @@
 
 use crate::model::world::JobId;
 use crate::scheduler::attempt_dir::AttemptDir;
-use crate::scheduler::command::{Command, CommandFailure};
+use crate::scheduler::command::{Command, CommandFailure, CommandOutput};
 use crate::scheduler::submit_host;
 use crate::scheduler::{SchedulerError, SubmitRequest};
 
@@ -42,8 +42,10 @@ pub async fn run_submit(
     let program = command.name();
     let answer = command.run_until_exit().await;
     fail_points::fail_point("dispatcher.command-answered");
-    let output = answer?.into_stdout_except(&program, means_nothing);
-    parse_job_id(&output, separator)
+    let answer = answer?;
+    let job = parse_job_id(&answer, separator)?;
+    answer.into_stdout_except(&program, means_nothing);
+    Ok(job)
 }
 
 /// Converts the failure of a submit command into the error for one of its orders.
@@ -64,10 +66,10 @@ pub fn submit_error(
     }
 }
 
-/// Parses the job's number from the output of a submit command. Sites print greetings and warnings
-/// beside it. Without a number the output is taken for an error text: a site's own command may
+/// Parses the job's number from the answer of a submit command. Sites print greetings and warnings
+/// beside it. Without a number the answer is taken for an error text: a site's own command may
 /// refuse a job in this way, with exit status 0.
-pub fn parse_job_id(output: &str, separator: &str) -> Result<String, CommandFailure> {
+pub fn parse_job_id(answer: &CommandOutput, separator: &str) -> Result<String, CommandFailure> {
     let number = |line: &str| {
         let line = line.trim();
         let line = line.strip_prefix("Submitted batch job ").unwrap_or(line);
@@ -76,16 +78,26 @@ pub fn parse_job_id(output: &str, separator: &str) -> Result<String, CommandFail
         let is_number = id.starts_with(is_digit) && id.chars().all(|c| is_digit(c) || c == '.');
         is_number.then(|| id.to_owned())
     };
-    let found = output.lines().rev().find_map(number);
-    found.ok_or_else(|| match output.trim() {
-        "" => CommandFailure::Failed("it printed no job number, and nothing else".to_owned()),
-        text => CommandFailure::Failed(text.to_owned()),
+    let found = answer.stdout.lines().rev().find_map(number);
+    found.ok_or_else(|| {
+        let texts = [answer.stdout.trim(), answer.stderr.trim()];
+        let said = texts.into_iter().find(|text| !text.is_empty());
+        let said = said.unwrap_or("it printed no job number, and nothing else");
+        CommandFailure::Failed(said.to_owned())
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn answer(stdout: &str, stderr: &str) -> CommandOutput {
+        CommandOutput {
+            status: std::process::ExitStatus::default(),
+            stdout: stdout.to_owned(),
+            stderr: stderr.to_owned(),
+        }
+    }
 
     #[test]
     fn the_job_number_is_a_line_of_its_own() {
@@ -98,22 +110,22 @@ mod tests {
             ("12.0 - 12.0\n", " - ", "12.0"),
             ("WARNING: x\n3.0 - 3.0\nhave a nice day", " - ", "3.0"),
         ] {
-            let parsed = parse_job_id(output, separator);
+            let parsed = parse_job_id(&answer(output, "error: x"), separator);
             assert_eq!(parsed.unwrap(), number, "{output:?}");
         }
     }
 
     #[test]
     fn an_output_without_a_number_is_an_error() {
-        for (output, error) in [
-            (
-                "Job not submitted: budget 7;8\n",
-                "Job not submitted: budget 7;8",
-            ),
-            ("12x\n", "12x"),
-            (" \n", "it printed no job number, and nothing else"),
+        let refused = "Job not submitted: budget 7;8";
+        let failed = "sbatch: error: Batch job submission failed: Socket timed out";
+        for (stdout, stderr, error) in [
+            (refused, "a warning", refused),
+            ("12x\n", "", "12x"),
+            ("\n", failed, failed),
+            (" \n", "", "it printed no job number, and nothing else"),
         ] {
-            let failure = parse_job_id(output, ";").unwrap_err();
+            let failure = parse_job_id(&answer(stdout, stderr), ";").unwrap_err();
             assert_eq!(failure.to_string(), error);
         }
     }

@@ -67,7 +67,7 @@ impl probe_job::ProbeScheduler for SlurmProbe<'_> {
             .sbatch_command(arguments, script)
             .run_checked()
             .await?;
-        Ok(parse_job_id(&answer.stdout, ";")?)
+        Ok(parse_job_id(&answer, ";")?)
     }
 
     async fn state(&self, job: &str) -> Result<ProbeState, String> {
