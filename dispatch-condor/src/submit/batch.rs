@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use arvados_client::UserUuid;
 use dispatch_core::model::world::JobId;
 use dispatch_core::scheduler::attempt_dir::AttemptDir;
 use dispatch_core::scheduler::command::Command;
@@ -46,6 +47,10 @@ fn item<'a>(order: &'a SubmitRequest, dir: &'a AttemptDir) -> Item<'a> {
     }
 }
 
+fn user_of(order: &SubmitRequest) -> Option<&UserUuid> {
+    order.owner.as_ref()?.user.as_ref()
+}
+
 fn refused(order: &SubmitRequest, detail: String) -> SchedulerError {
     SchedulerError::Refused {
         scheduler: NAME,
@@ -85,7 +90,8 @@ impl Condor {
             }
         }
         let mut commands = 0;
-        for (key, numbers) in uniform {
+        for (key, mut numbers) in uniform {
+            numbers.sort_by_key(|n| user_of(&orders[*n]));
             let those: Vec<&SubmitRequest> = numbers.iter().map(|n| &orders[*n]).collect();
             let submitted = self
                 .submit_uniform(&those, &key.owner_lines, &mut commands)
@@ -169,7 +175,9 @@ impl Condor {
         commands: &mut u32,
     ) -> Vec<Result<JobId, SchedulerError>> {
         let mut answers = Vec::with_capacity(orders.len());
-        let mut bisect = Bisect::new(orders.len());
+        let users = orders.iter().zip(orders.iter().skip(1)).enumerate();
+        let borders = users.filter(|(_, (one, next))| user_of(one) != user_of(next));
+        let mut bisect = Bisect::new(orders.len(), borders.map(|(n, _)| n + 1).collect());
         while let Some(range) = bisect.next() {
             let part = &orders[range.clone()];
             let description = match self.describe(part, owner_lines) {
