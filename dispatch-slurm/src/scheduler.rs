@@ -109,8 +109,12 @@ impl Scheduler for Slurm {
         candidates.iter().map(fit).collect()
     }
 
+    fn holds(&self, needs: &ResourceRequest) -> bool {
+        self.rejections.holds(needs)
+    }
+
     fn charge(&self, owner: &KnownOwner) -> Option<Charge> {
-        self.settings.charge(owner)
+        Some(self.settings.charge(owner))
     }
 
     fn rejected_kinds(&self) -> usize {

@@ -211,11 +211,10 @@ impl Settings {
         model.map(String::as_str)
     }
 
-    /// How the jobs of an owner are charged; none if their arguments do not depend on owners.
-    pub fn charge(&self, owner: &KnownOwner) -> Option<Charge> {
+    /// How the jobs of an owner are charged.
+    pub fn charge(&self, owner: &KnownOwner) -> Charge {
         let templates = self.templates().filter(|template| uses_owner(template));
-        let depends = self.owner_map.is_some() || templates.clone().next().is_some();
-        depends.then(|| owner_map::charge(self.owner_map.as_deref(), templates, owner.clone()))
+        owner_map::charge(self.owner_map.as_deref(), templates, owner.clone())
     }
 
     /// Name of the cheapest instance type that suits; empty without instance types.

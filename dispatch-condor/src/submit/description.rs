@@ -105,11 +105,10 @@ pub struct Item<'a> {
 }
 
 impl Settings {
-    /// How the jobs of an owner are charged; none if their lines do not depend on owners.
-    pub fn charge(&self, owner: &KnownOwner) -> Option<Charge> {
+    /// How the jobs of an owner are charged.
+    pub fn charge(&self, owner: &KnownOwner) -> Charge {
         let used = self.admin_lines.owner_tokens();
-        let depends = self.owner_map.is_some() || !used.is_empty();
-        depends.then(|| owner_map::charge(self.owner_map.as_deref(), used.iter(), owner.clone()))
+        owner_map::charge(self.owner_map.as_deref(), used.iter(), owner.clone())
     }
 
     /// The templates of the owner map for an owner.

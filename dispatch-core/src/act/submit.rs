@@ -109,6 +109,7 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
             container,
             token,
             owner,
+            needs,
             ..
         } = submission;
         let error = match answer {
@@ -143,6 +144,7 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
         if !matches!(error, SchedulerError::Refused { .. }) {
             return TaskResult::new(Outcome::SubmitUnknown, vec![failed]);
         }
+        let is_held = self.scheduler.holds(&needs);
         let unlock = Unlock {
             container,
             attempt: token.uuid.clone(),
@@ -153,6 +155,8 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
         let mut result = self.unlock(unlock).await;
         result.events.insert(0, failed);
         result.outcome = match result.outcome {
+            // Tests tell when such jobs are accepted again.
+            released @ Outcome::Released(..) if is_held => released,
             Outcome::Released(state, is_revoked) => Outcome::NotSubmitted(state, is_revoked),
             // The unlock failed. Later listings lack the job, and the plan unlocks the container
             // then.

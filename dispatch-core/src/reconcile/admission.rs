@@ -3,7 +3,7 @@
 //! reports for its user.
 
 use super::{Reconciler, seconds_until};
-use crate::model::charge_class::ChargeClass;
+use crate::model::charge_class::UserClass;
 use crate::model::decision::Decision;
 use crate::model::resources::Admission;
 use crate::model::scheduling::Candidate;
@@ -59,7 +59,7 @@ impl Reconciler {
         }
         let admitted = self.world.containers.values_mut();
         for known in admitted.filter(|known| known.fit == Admission::Now) {
-            let class = ChargeClass::of(&known.needs);
+            let class = UserClass::of(&known.needs);
             if let Some(left) = self.submits.breakers.opened_for(&class, self.world.now) {
                 known.fit = Admission::Later(format!(
                     "several attempts in a row at containers {class} failed before they ran; the next begins in {} s",

@@ -1,15 +1,16 @@
-//! The circuit breakers that stop new attempts: one for each class of containers that are charged
-//! alike, and one for all. Input: rejected and accepted submissions. Output: whether new attempts
-//! may start.
+//! The circuit breakers that stop new attempts: one for the containers of each user that are
+//! charged alike, and one for all. Input: rejected and accepted submissions. Output: whether new
+//! attempts may start.
 //!
-//! A scheduler may reject the jobs of one account and accept others. So a rejected submission
-//! counts for its own class only. What stops everything counts for all: the API server mints no
-//! tokens.
+//! A scheduler may reject the jobs of one account or user and accept others. So a rejected
+//! submission counts for its own class only, and only if the scheduler accepts a test of such jobs:
+//! otherwise tests tell when to go on. What stops everything counts for all: the API server mints
+//! no tokens.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::model::charge_class::ChargeClass;
+use crate::model::charge_class::UserClass;
 use crate::model::world::MonotonicTime;
 
 /// Number of consecutive failed submissions that opens the breaker.
@@ -26,7 +27,7 @@ const MAX_CLASSES: usize = 10_000;
 pub struct CircuitBreakers {
     all: CircuitBreaker,
     /// Classes whose last submission failed.
-    classes: BTreeMap<ChargeClass, CircuitBreaker>,
+    classes: BTreeMap<UserClass, CircuitBreaker>,
 }
 
 impl CircuitBreakers {
@@ -36,7 +37,7 @@ impl CircuitBreakers {
     }
 
     /// Records a failed submission. True if it stops new attempts of its class.
-    pub fn record_failure_of(&mut self, class: ChargeClass, now: MonotonicTime) -> bool {
+    pub fn record_failure_of(&mut self, class: UserClass, now: MonotonicTime) -> bool {
         let is_known = self.classes.contains_key(&class);
         if !is_known && self.classes.len() >= MAX_CLASSES {
             return false;
@@ -45,7 +46,7 @@ impl CircuitBreakers {
     }
 
     /// Records that a submission became a job.
-    pub fn record_success(&mut self, class: &ChargeClass) {
+    pub fn record_success(&mut self, class: &UserClass) {
         self.all.record_success();
         self.classes.remove(class);
     }
@@ -56,7 +57,7 @@ impl CircuitBreakers {
     }
 
     /// Time until new containers of the class may start, if they may not now.
-    pub fn opened_for(&self, class: &ChargeClass, now: MonotonicTime) -> Option<Duration> {
+    pub fn opened_for(&self, class: &UserClass, now: MonotonicTime) -> Option<Duration> {
         let breaker = self.classes.get(class)?;
         (!breaker.is_closed(now)).then(|| breaker.open_until.since(now))
     }
@@ -104,14 +105,18 @@ impl CircuitBreaker {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::charge_class::ChargeClass;
 
     #[test]
     fn the_failures_of_one_class_stop_no_other() {
         let mut breakers = CircuitBreakers::default();
         let at = |seconds| MonotonicTime(Duration::from_secs(seconds));
-        let class = |partition: &str| ChargeClass {
-            partitions: vec![partition.to_owned()],
-            ..ChargeClass::default()
+        let class = |partition: &str| UserClass {
+            charged: ChargeClass {
+                partitions: vec![partition.to_owned()],
+                ..ChargeClass::default()
+            },
+            user: None,
         };
         for n in 1..=5 {
             let opens = breakers.record_failure_of(class("full"), at(100));

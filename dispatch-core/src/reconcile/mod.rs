@@ -12,7 +12,7 @@ use arvados_client::records::ContainerState;
 
 use crate::config::settings::Settings;
 use crate::model::attempt_token::AttemptToken;
-use crate::model::charge_class::ChargeClass;
+use crate::model::charge_class::UserClass;
 use crate::model::container_view::ContainerView;
 use crate::model::owner::Owner;
 use crate::model::pending_order::{PendingJob, PendingOrder};
@@ -153,7 +153,7 @@ impl Reconciler {
         };
         let mut waiting = self.world.containers.values().filter(waits).peekable();
         let is_open = |known: &ObservedContainer| {
-            let class = ChargeClass::of(&known.needs);
+            let class = UserClass::of(&known.needs);
             breakers.opened_for(&class, now).is_some()
         };
         !breakers.is_closed(now) || (waiting.peek().is_some() && waiting.all(is_open))
@@ -165,9 +165,9 @@ impl Reconciler {
     }
 
     /// The class for which a submission of the container counts.
-    fn charge_class(&self, container: &ContainerUuid) -> ChargeClass {
+    fn charge_class(&self, container: &ContainerUuid) -> UserClass {
         let known = self.world.containers.get(container);
-        known.map_or_else(ChargeClass::default, |known| ChargeClass::of(&known.needs))
+        known.map_or_else(UserClass::default, |known| UserClass::of(&known.needs))
     }
 
     /// Nodes on which several containers failed. New submissions exclude them.

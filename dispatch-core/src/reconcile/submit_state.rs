@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use arvados_client::ContainerUuid;
 
-use crate::model::charge_class::ChargeClass;
+use crate::model::charge_class::UserClass;
 use crate::model::world::MonotonicTime;
 use crate::reconcile::circuit_breaker::CircuitBreakers;
 use crate::reconcile::node_health::NodeHealth;
@@ -75,7 +75,7 @@ impl SubmitState {
     pub(crate) fn record_rejection_of(
         &mut self,
         container: &ContainerUuid,
-        class: ChargeClass,
+        class: UserClass,
         now: MonotonicTime,
     ) {
         let text = class.to_string();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use arvados_client::{ContainerUuid, TokenUuid};
 
 use crate::config::settings::Settings;
-use crate::model::charge_class::ChargeClass;
+use crate::model::charge_class::UserClass;
 use crate::model::scheduling::StopMode;
 use crate::model::task::{AttemptEnd, Cancellation, Start, Stop, Submission, Task, Unlock};
 use crate::model::world::{MonotonicTime, ObservedContainer, World};
@@ -238,7 +238,7 @@ impl TaskBuilder<'_> {
     fn add_start(&mut self, container: ContainerUuid, etag: String) {
         let class = self
             .observed(&container)
-            .map(|known| ChargeClass::of(&known.needs));
+            .map(|known| UserClass::of(&known.needs));
         let breakers = &self.submits.breakers;
         if class.is_some_and(|class| breakers.opened_for(&class, self.now).is_some()) {
             return;

@@ -191,7 +191,12 @@ pub trait Scheduler: Send + Sync + 'static {
     /// Returns one answer per candidate, in order. A container that is not admitted stays Queued.
     fn admit(&self, candidates: &[Candidate], started: &[Candidate]) -> Vec<Admission>;
 
-    /// How the jobs of an owner are charged; none if the arguments of jobs do not depend on owners.
+    /// Whether jobs like this one, of which one was just refused, are held back until a test.
+    fn holds(&self, _needs: &ResourceRequest) -> bool {
+        false
+    }
+
+    /// How the jobs of an owner are charged; none if the scheduler does not see owners.
     fn charge(&self, _owner: &KnownOwner) -> Option<Charge> {
         None
     }

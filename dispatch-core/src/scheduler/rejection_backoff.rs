@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use arvados_client::ContainerUuid;
 use exp_backoff::Backoff;
 
-use crate::model::charge_class::ChargeClass;
+use crate::model::charge_class::{ChargeClass, UserClass};
 use crate::model::resources::ResourceRequest;
 
 /// Initial interval between two tests; it doubles up to `MAX_BACKOFF`.
@@ -32,30 +32,47 @@ const ADMISSION_TTL: Duration = Duration::from_secs(60);
 pub enum JobClass {
     /// Jobs that are charged alike.
     Charged(ChargeClass),
+    /// Those of one user.
+    OfUser(UserClass),
     /// Jobs with exactly these needs.
     Exactly(ResourceRequest),
 }
 
 impl JobClass {
     /// The classes of a container, the larger first.
-    pub fn classes_of(needs: &ResourceRequest) -> [Self; 2] {
-        [
-            Self::Charged(ChargeClass::of(needs)),
-            Self::Exactly(needs.untried()),
-        ]
+    pub fn classes_of(needs: &ResourceRequest) -> Vec<Self> {
+        let of_user = UserClass::of(needs);
+        let charged = Self::Charged(of_user.charged.clone());
+        let of_user = of_user.user.is_some().then_some(Self::OfUser(of_user));
+        let exactly = Self::Exactly(needs.untried());
+        [charged]
+            .into_iter()
+            .chain(of_user)
+            .chain([exactly])
+            .collect()
+    }
+
+    /// The class, if it is all jobs that are charged alike.
+    pub fn charged(&self) -> Option<&ChargeClass> {
+        match self {
+            Self::Charged(charge) => Some(charge),
+            Self::OfUser(_) | Self::Exactly(_) => None,
+        }
     }
 
     /// Resource request of the job with which the class is tested.
     pub fn test_needs(&self) -> ResourceRequest {
         match self {
-            Self::Charged(class) => ResourceRequest {
-                cpus: 1,
-                ram: 64 << 20,
-                partitions: class.partitions.clone(),
-                preemptible: class.preemptible,
-                charged_to: class.charge.clone(),
-                ..ResourceRequest::default()
-            },
+            Self::Charged(class) | Self::OfUser(UserClass { charged: class, .. }) => {
+                ResourceRequest {
+                    cpus: 1,
+                    ram: 64 << 20,
+                    partitions: class.partitions.clone(),
+                    preemptible: class.preemptible,
+                    charged_to: class.charge.clone(),
+                    ..ResourceRequest::default()
+                }
+            }
             Self::Exactly(needs) => needs.clone(),
         }
     }
@@ -65,6 +82,7 @@ impl fmt::Display for JobClass {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Charged(class) => class.fmt(f),
+            Self::OfUser(class) => class.fmt(f),
             Self::Exactly(needs) => {
                 let (cpus, ram, gpus) = (needs.cpus, needs.ram >> 20, needs.gpus);
                 write!(f, "of {cpus} CPUs, {ram} MiB, {gpus} GPUs")?;
@@ -146,6 +164,11 @@ impl RejectionBackoff {
     /// Records a test that was accepted beside this number of jobs.
     pub fn record_acceptance(&mut self, free_at: Instant, jobs: Count) {
         self.free_at = Some((free_at, jobs));
+    }
+
+    /// Whether the newest test was accepted.
+    pub fn is_accepted(&self) -> bool {
+        self.free_at.is_some()
     }
 
     /// Whether jobs of the class may be submitted again: the number of jobs beside the test.

@@ -6,8 +6,9 @@
 //!
 //! If the scheduler rejects even the smallest job for the same partitions and the same account, the
 //! cause is not the container's request. A limit of jobs is reached, an account may not use a
-//! partition, or a partition is closed. Then all containers that are charged alike wait. Otherwise
-//! only containers with exactly the same needs wait.
+//! partition, or a partition is closed. Then all containers that are charged alike wait. If it
+//! accepts that job as another user's ([`testers`]), those of this user wait. Otherwise only
+//! containers with exactly the same needs wait.
 //!
 //! When a job of such a class ends, the next test is due. An accepted test allows as many jobs as
 //! the scheduler had at the rejected one, or a few more ([`SlowStart`]). So a limit that stays is
@@ -20,6 +21,7 @@
 //! submitted one by one at first, each after a test.
 
 mod state;
+mod testers;
 
 use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -27,7 +29,7 @@ use std::time::Instant;
 
 use arvados_client::{ContainerUuid, TokenUuid};
 
-use crate::model::charge_class::ChargeClass;
+use crate::model::charge_class::{ChargeClass, UserClass};
 use crate::model::resources::ResourceRequest;
 use crate::model::scheduling::Candidate;
 use crate::model::world::Job;
@@ -60,9 +62,9 @@ impl Rejections {
 
     /// Records a submission that failed with this message, and holds back the class of jobs that
     /// the scheduler rejects.
-    pub async fn record_failure(
+    pub async fn record_failure<T: TestSubmission>(
         &self,
-        tester: &impl TestSubmission,
+        tester: &T,
         order: &SubmitRequest,
         message: String,
     ) {
@@ -77,10 +79,24 @@ impl Rejections {
                 return;
             }
         }
+        let mut was_as_other = false;
         for class in JobClass::classes_of(needs) {
-            match tester.test_submission(&class.test_needs()).await {
+            let test_needs = self.state().first_test_of(&class, needs);
+            match class {
+                JobClass::Charged(_) => {
+                    was_as_other = UserClass::of(&test_needs).user != UserClass::of(needs).user;
+                }
+                // The same test was just accepted.
+                JobClass::OfUser(_) if !was_as_other => continue,
+                // The job of that test still counts for a limit.
+                JobClass::OfUser(_) => tokio::time::sleep(T::SETTLE_TIME).await,
+                JobClass::Exactly(_) => {}
+            }
+            match tester.test_submission(&test_needs).await {
                 TestResult::Rejected(reason) => {
-                    return self.state().reject_class(class, reason, Instant::now());
+                    return self
+                        .state()
+                        .reject_class(class, needs, reason, Instant::now());
                 }
                 TestResult::Accepted => {}
                 TestResult::Unknown => return,
@@ -92,8 +108,15 @@ impl Rejections {
     /// mean depends on the number of jobs.
     pub async fn retest<T: TestSubmission>(&self, tester: &T) {
         let now = Instant::now();
-        let due = self.state().due(now);
-        let tests: Vec<ResourceRequest> = due.iter().map(JobClass::test_needs).collect();
+        let (due, tests): (Vec<JobClass>, Vec<ResourceRequest>) = {
+            let mut state = self.state();
+            let due = state.due(now).into_iter();
+            due.map(|class| {
+                let needs = state.next_test_of(&class);
+                (class, needs)
+            })
+            .unzip()
+        };
         let tests_running = tests
             .iter()
             .map(|test_needs| tester.test_submission(test_needs));
@@ -116,6 +139,11 @@ impl Rejections {
         if is_used_up {
             self.retest(tester).await;
         }
+    }
+
+    /// Whether jobs like this one are held back.
+    pub fn holds(&self, needs: &ResourceRequest) -> bool {
+        self.state().is_rejected(needs)
     }
 
     /// Whether a job that is charged like this one exists.

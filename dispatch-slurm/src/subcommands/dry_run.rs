@@ -57,7 +57,7 @@ pub fn dry_run(
         times,
     } = record;
     let mut needs = ResourceRequest::of(container).with_reserved_ram(reserve);
-    needs.charged_to = settings.charge(&owner).map(std::sync::Arc::new);
+    needs.charged_to = Some(std::sync::Arc::new(settings.charge(&owner)));
     let dir = AttemptDir::of(home.path(), &container.uuid);
     let attempt = sample_attempt(container)?;
     let comment = job_comment::write(

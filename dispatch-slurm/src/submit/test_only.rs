@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
-use arvados_client::ContainerUuid;
+use arvados_client::{ContainerUuid, TokenUuid};
 use dispatch_core::model::resources::ResourceRequest;
 use dispatch_core::scheduler::command::{Command, CommandFailure};
 use dispatch_core::scheduler::test_submission::{TEST_TIMEOUT, TestResult, TestSubmission};
 
+use crate::job_comment;
 use crate::query::partition_times::PartitionTimes;
 use crate::settings::Settings;
 use crate::slurm::Slurm;
@@ -62,10 +63,12 @@ fn test_command(
 ) -> Option<Command> {
     // No container has this name.
     let container = ContainerUuid::generate("check");
+    // As that of a job, because a site's plugin may read it.
+    let comment = job_comment::write(&TokenUuid::generate("check"), "test", needs.charged_owner());
     let job = SbatchJob {
         container: &container,
         needs,
-        comment: "dispatch-slurm test",
+        comment: &comment,
         output: Path::new("/dev/null"),
         avoid: &[],
         nice: ROOM_TO_RAISE,

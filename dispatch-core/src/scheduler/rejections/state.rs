@@ -3,9 +3,11 @@
 //! Input: results of submissions and of tests, listings, the time. Output: which classes of jobs to
 //! test, and which containers must wait, and why.
 
+mod retests;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::Hash;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use arvados_client::{ContainerUuid, TokenUuid};
 
@@ -13,7 +15,7 @@ use crate::model::charge_class::ChargeClass;
 use crate::model::resources::ResourceRequest;
 use crate::model::scheduling::Candidate;
 use crate::scheduler::rejection_backoff::{Count, JobClass, RejectionBackoff, SlowStart};
-use crate::scheduler::test_submission::TestResult;
+use crate::scheduler::rejections::testers::Testers;
 
 /// Maximum number of rejected classes; containers of further classes are submitted as usual.
 const MAX_REJECTED_CLASSES: usize = 1000;
@@ -30,6 +32,8 @@ pub struct RejectionState {
     /// Message of the rejection of an attempt.
     pub(super) messages: BTreeMap<ContainerUuid, (TokenUuid, String)>,
     backoffs: HashMap<JobClass, RejectionBackoff>,
+    /// As whom the classes are tested.
+    testers: HashMap<ChargeClass, Testers>,
     /// Needs of jobs that the scheduler accepted, or would, since the start.
     accepted: HashSet<ResourceRequest>,
     /// Classes that were rejected, until there is no limit.
@@ -55,15 +59,27 @@ impl RejectionState {
             .any(|class| self.backoffs.contains_key(class))
     }
 
-    pub(super) fn reject_class(&mut self, class: JobClass, reason: String, now: Instant) {
+    /// Holds a class back, because it was found by a job with these `needs` that it is refused.
+    pub(super) fn reject_class(
+        &mut self,
+        class: JobClass,
+        needs: &ResourceRequest,
+        reason: String,
+        now: Instant,
+    ) {
         let full =
-            matches!(class, JobClass::Exactly(_)) && self.backoffs.len() >= MAX_REJECTED_CLASSES;
+            !matches!(class, JobClass::Charged(_)) && self.backoffs.len() >= MAX_REJECTED_CLASSES;
         // A limit that stays is told once.
         let is_told = match &class {
             JobClass::Charged(charge) => {
                 let new = SlowStart::new(self.count(charge));
                 let before = self.slow_starts.insert(charge.clone(), new);
+                self.testers_of(charge).hold(needs);
                 before.is_some_and(|before| before.is_told)
+            }
+            JobClass::OfUser(of_user) => {
+                self.testers_of(&of_user.charged).leave(of_user);
+                full
             }
             JobClass::Exactly(_) => full,
         };
@@ -74,6 +90,13 @@ impl RejectionState {
             let new = || RejectionBackoff::new(reason, now);
             self.backoffs.entry(class).or_insert_with(new);
         }
+    }
+
+    fn testers_of(&mut self, charge: &ChargeClass) -> &mut Testers {
+        if self.testers.len() >= MAX_REMEMBERED && !self.testers.contains_key(charge) {
+            self.testers.clear();
+        }
+        self.testers.entry(charge.clone()).or_default()
     }
 
     /// Holds jobs like this one back until a test, unless their state is known.
@@ -107,7 +130,9 @@ impl RejectionState {
     pub(super) fn accept_class(&mut self, class: &JobClass, jobs: Count, now: Instant) {
         let before = self.backoffs.remove(class);
         let is_free = match class {
-            JobClass::Exactly(_) => before.is_some_and(|backoff| backoff.is_rejected()),
+            JobClass::OfUser(_) | JobClass::Exactly(_) => {
+                before.is_some_and(|backoff| backoff.is_rejected())
+            }
             JobClass::Charged(charge) => {
                 let slow_start = self.slow_starts.get_mut(charge);
                 let is_free = slow_start.is_some_and(|slow_start| !slow_start.grant(jobs, now));
@@ -138,22 +163,6 @@ impl RejectionState {
         }
     }
 
-    /// Makes a test due for the classes that have used up what the last one allowed.
-    pub(super) fn test_used_up(&mut self, now: Instant) {
-        let idle = self
-            .slow_starts
-            .extract_if(.., |_, slow_start| slow_start.is_idle(now));
-        for (charge, _) in idle.filter(|(_, slow_start)| slow_start.is_told) {
-            log_resumed(&JobClass::Charged(charge));
-        }
-        for (charge, slow_start) in &mut self.slow_starts {
-            let class = JobClass::Charged(charge.clone());
-            if !self.backoffs.contains_key(&class) && slow_start.is_used_up(now) {
-                self.backoffs.insert(class, RejectionBackoff::untested(now));
-            }
-        }
-    }
-
     /// Forgets the jobs that a listing does not show any more.
     pub(super) fn listed(&mut self, began: Instant, live: &HashSet<&ContainerUuid>) {
         let ended = |(container, (_, accepted)): &(&ContainerUuid, &(ChargeClass, Instant))| {
@@ -167,10 +176,9 @@ impl RejectionState {
         }
         self.is_listed = true;
         if self.uncounted.iter().any(|job| !live.contains(job)) {
-            for (class, backoff) in &mut self.backoffs {
-                if matches!(class, JobClass::Charged(_)) {
-                    backoff.test_soon(began);
-                }
+            let charged = self.backoffs.keys().filter_map(JobClass::charged);
+            for charge in charged.cloned().collect::<Vec<_>>() {
+                self.place_freed(&charge, began);
             }
         }
         let uncounted = live.iter().filter(|job| !self.jobs.contains_key(**job));
@@ -187,86 +195,17 @@ impl RejectionState {
         if *count == 0 {
             self.jobs_of.remove(&charge);
         }
-        if let Some(backoff) = self.backoffs.get_mut(&JobClass::Charged(charge)) {
+        self.place_freed(&charge, now);
+    }
+
+    /// There may be room for another job of the class.
+    fn place_freed(&mut self, charge: &ChargeClass, now: Instant) {
+        let class = JobClass::Charged(charge.clone());
+        if let Some(backoff) = self.backoffs.get_mut(&class) {
             backoff.test_soon(now);
         }
-    }
-
-    /// Applies the result of a test. An accepted class is free after `settle_time`.
-    pub(super) fn apply_test(
-        &mut self,
-        class: &JobClass,
-        result: TestResult,
-        settle_time: Duration,
-        now: Instant,
-    ) {
-        match result {
-            TestResult::Accepted => {
-                let jobs = match class {
-                    JobClass::Charged(charge) => self.count(charge),
-                    JobClass::Exactly(_) => Count {
-                        jobs: 0,
-                        is_exact: false,
-                        is_complete: false,
-                    },
-                };
-                if let Some(backoff) = self.backoffs.get_mut(class) {
-                    backoff.record_acceptance(now + settle_time, jobs);
-                }
-                self.accept_settled(now);
-            }
-            TestResult::Rejected(reason) => {
-                let is_told = match class {
-                    JobClass::Exactly(_) => false,
-                    JobClass::Charged(charge) => {
-                        let jobs = self.count(charge);
-                        let slow_start = self.slow_starts.get_mut(charge);
-                        slow_start.is_some_and(|slow_start| {
-                            slow_start.set_limit(jobs);
-                            std::mem::replace(&mut slow_start.is_told, true)
-                        })
-                    }
-                };
-                if let Some(backoff) = self.backoffs.get_mut(class) {
-                    if !backoff.is_rejected() && !is_told {
-                        warn_of_rejection(class, &reason);
-                    }
-                    backoff.record_test(Some(reason), now);
-                }
-                self.forget_explained();
-            }
-            TestResult::Unknown => {
-                if let Some(backoff) = self.backoffs.get_mut(class) {
-                    backoff.record_test(None, now);
-                }
-            }
-        }
-    }
-
-    /// Forgets what was rejected only because its account is at its limit.
-    pub(super) fn forget_explained(&mut self) {
-        let full = |(class, backoff): (&JobClass, &RejectionBackoff)| match class {
-            JobClass::Charged(charge) if backoff.is_rejected() => Some(charge.clone()),
-            _ => None,
-        };
-        let full: HashSet<ChargeClass> = self.backoffs.iter().filter_map(full).collect();
-        self.backoffs.retain(|class, _| match class {
-            JobClass::Charged(_) => true,
-            JobClass::Exactly(needs) => !full.contains(&ChargeClass::of(needs)),
-        });
-    }
-
-    /// Frees the classes whose accepted test was long enough ago.
-    pub(super) fn accept_settled(&mut self, now: Instant) {
-        let settled = self.backoffs.iter();
-        let settled: Vec<(JobClass, Count)> = settled
-            .filter_map(|(class, backoff)| Some((class.clone(), backoff.settled(now)?)))
-            .collect();
-        for (class, jobs) in settled {
-            self.accept_class(&class, jobs, now);
-            if let JobClass::Exactly(needs) = &class {
-                self.remember_accepted(needs);
-            }
+        if let Some(testers) = self.testers.get_mut(charge) {
+            testers.place_freed();
         }
     }
 
@@ -285,10 +224,29 @@ impl RejectionState {
         if candidate.was_locked || !self.uncounted.is_empty() {
             self.start_cautiously(ChargeClass::of(needs));
         }
-        for class in JobClass::classes_of(needs) {
-            let backoff = self.backoffs.get_mut(&class);
-            let reason =
-                backoff.and_then(|backoff| backoff.deferral_reason(scheduler, container, now));
+        let classes = JobClass::classes_of(needs);
+        let is_refused = |class: &JobClass| {
+            matches!(class, JobClass::OfUser(_))
+                && self
+                    .backoffs
+                    .get(class)
+                    .is_some_and(|backoff| backoff.is_rejected())
+        };
+        let may_test = !classes.iter().any(is_refused);
+        for class in classes {
+            let Some(backoff) = self.backoffs.get_mut(&class) else {
+                continue;
+            };
+            let testers = class
+                .charged()
+                .and_then(|charge| self.testers.get_mut(charge));
+            if let Some(testers) = testers
+                && may_test
+                && testers.wait(needs)
+            {
+                backoff.test_soon(now);
+            }
+            let reason = backoff.deferral_reason(scheduler, container, now);
             if reason.is_some() {
                 return reason;
             }
@@ -315,6 +273,7 @@ impl RejectionState {
         self.is_listed = false;
         let charge = ChargeClass::of(needs);
         remember(&mut self.known, charge.clone());
+        self.testers_of(&charge).accepted(needs);
         let job = (charge.clone(), now);
         if self.jobs.insert(container.clone(), job).is_none() {
             *self.jobs_of.entry(charge.clone()).or_default() += 1;
@@ -337,26 +296,17 @@ impl RejectionState {
 
     pub(super) fn rejected_kinds(&self) -> usize {
         let told = |slow_start: &&SlowStart| slow_start.is_told;
-        let is_slow = |class: &JobClass| match class {
-            JobClass::Charged(charge) => self.slow_starts.get(charge).as_ref().is_some_and(told),
-            JobClass::Exactly(_) => false,
+        let is_slow = |class: &JobClass| {
+            let slow_start = class
+                .charged()
+                .and_then(|charge| self.slow_starts.get(charge));
+            slow_start.as_ref().is_some_and(told)
         };
         let rejected = self
             .backoffs
             .iter()
             .filter(|(class, backoff)| backoff.is_rejected() && !is_slow(class));
         rejected.count() + self.slow_starts.values().filter(told).count()
-    }
-
-    /// Classes whose test is due, the last use of a grant included.
-    pub(super) fn due(&mut self, now: Instant) -> Vec<JobClass> {
-        self.accept_settled(now);
-        self.test_used_up(now);
-        let is_due = |(_, backoff): &(&JobClass, &RejectionBackoff)| backoff.is_test_due(now);
-        let due = self.backoffs.iter().filter(is_due);
-        due.map(|(class, _)| class.clone())
-            .take(MAX_CONCURRENT_TESTS)
-            .collect()
     }
 }
 
@@ -385,3 +335,5 @@ fn warn_of_rejection(class: &JobClass, reason: &str) {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod user_tests;

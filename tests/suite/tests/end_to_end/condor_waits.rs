@@ -168,6 +168,15 @@ async fn the_limit_of_an_owner_is_kept_full() {
     rejected_jobs::keep_the_limit_full(&mut pool.stack(&[]).await).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rule_against_one_user_stops_no_other() {
+    let rule = "SUBMIT_REQUIREMENT_NAMES = $(SUBMIT_REQUIREMENT_NAMES) Grant\n\
+                SUBMIT_REQUIREMENT_Grant = ContainerUser =!= \"eve\"\n\
+                SUBMIT_REQUIREMENT_Grant_REASON = \"job 3.0: try again later\"\n";
+    let pool = Pool::with(&["--slots", "4"], rule);
+    rejected_jobs::of_one_user(&mut pool.stack(&[]).await).await;
+}
+
 /// Nothing runs on the machine that gets the first job. Its container runs on the other one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bad_machine_fails_a_container_once() {

@@ -55,3 +55,34 @@ pub async fn keep_the_limit_full(stack: &mut Stack) {
     }
     assert!(locks.iter().all(|locks| *locks <= 2), "{locks:?}");
 }
+
+/// The site refuses the jobs of eve, for a reason that the scheduler's clients do not know. Those
+/// of another user start, at a restart, too; hers cost a lock each at most.
+pub async fn of_one_user(stack: &mut Stack) {
+    let eve = stack.another_user("eve").await;
+    let mut hers = Vec::new();
+    for n in 0..20 {
+        let name = format!("hers {n}");
+        let submitted = stack.try_submit_as(&eve, &name, "true", json!({})).await;
+        hers.push(submitted.unwrap().1);
+    }
+    for round in 0..3 {
+        for n in 0..6 {
+            let name = format!("his {round} {n}");
+            let (_, container) = stack.submit(&name, "true", json!({})).await;
+            let record = stack.end(&container, STEP_TIMEOUT).await;
+            assert_eq!(complete(&record).lock_count, 1, "{name}");
+        }
+        for container in &hers {
+            let back = |c: &Container| c.state == ContainerState::Queued;
+            let record = stack
+                .wait_until_as(&eve, container, STEP_TIMEOUT, back)
+                .await;
+            assert!(record.lock_count <= 1, "{record:?}");
+        }
+        let log = stack.dispatcher.log_text();
+        assert!(log.contains("of user eve because the scheduler"), "{log}");
+        stack.dispatcher.terminate(STEP_TIMEOUT);
+        stack.dispatcher.start();
+    }
+}

@@ -9,8 +9,9 @@ use serde_json::json;
 
 use crate::rejected_jobs;
 use suite_tests::STEP_TIMEOUT;
+use suite_tests::program::write_script;
 use suite_tests::slurm_lab::Cluster;
-use suite_tests::stack::{complete, wait_for};
+use suite_tests::stack::{Stack, complete, wait_for};
 use suite_tests::start_log::Gate;
 
 const NODE: [&str; 6] = ["-n", "1", "-c", "4", "-m", "4000"];
@@ -105,4 +106,26 @@ async fn restarts_cost_rejected_containers_no_locks() {
         let record = stack.end(container, STEP_TIMEOUT).await;
         assert!(complete(&record).lock_count <= 2, "{record:?}");
     }
+}
+
+/// As a plugin of the site would (job_submit.lua), which sees the comment.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rule_against_one_user_stops_no_other() {
+    let cluster = Cluster::up(&NODE);
+    let mut stack = Stack::with(|servers, dir| {
+        let site = dir.join("site");
+        fs::create_dir(&site).unwrap();
+        let rule = "#!/bin/sh\n\
+                    case \"$*\" in\n\
+                    *user=eve*) echo 'sbatch: error: eve has no grant' >&2; exit 1 ;;\n\
+                    esac\n\
+                    PATH=${PATH#*:} exec sbatch \"$@\"\n";
+        write_script(&site.join("sbatch"), rule);
+        let path = format!("{}:{}", site.display(), cluster.lab.path());
+        // The comment of an array's containers follows when it is submitted.
+        let flags = ["--arrays=off"];
+        cluster.dispatcher_with(servers, &dir.join("shared"), &flags, &[("PATH", &path)])
+    })
+    .await;
+    rejected_jobs::of_one_user(&mut stack).await;
 }

@@ -1,11 +1,13 @@
 //! Tests of the classes of jobs that are held back, with a scheduler that has a limit.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::model::owner::Charge;
+use crate::scheduler::test_submission::TestResult;
 
 fn gpus(gpus: u32) -> ResourceRequest {
     ResourceRequest {
@@ -76,7 +78,7 @@ fn a_rejected_class_is_held_back() {
         backoff.is_some_and(|backoff| backoff.contains("no GPUs"))
     };
     let mut state = RejectionState::default();
-    state.reject_class(JobClass::Exactly(gpus(2)), "no GPUs".into(), now);
+    state.reject_class(JobClass::Exactly(gpus(2)), &gpus(2), "no GPUs".into(), now);
     assert_eq!([0, 1, 2].map(|n| held(&mut state, n)), [false, false, true]);
     let tried = ResourceRequest {
         tried_before: true,
@@ -89,6 +91,7 @@ fn a_rejected_class_is_held_back() {
     assert!(!held(&mut state, 2) && state.slow_starts.is_empty());
     state.reject_class(
         JobClass::Charged(ChargeClass::default()),
+        &gpus(2),
         "no GPUs".into(),
         now,
     );
@@ -111,7 +114,7 @@ fn a_rejected_class_is_held_back() {
         "without a partition, charged by --account=bio"
     );
     assert_eq!(class.test_needs().charged_to, of_ada.charged_to);
-    state.reject_class(class, "her limit".into(), now);
+    state.reject_class(class, &of_ada, "her limit".into(), now);
     assert!(state.deferral("it", &hers, now).is_some());
 }
 
@@ -122,7 +125,7 @@ fn submissions_start_slowly_after_a_rejection() {
     let mut state = RejectionState::default();
     let class = JobClass::Charged(ChargeClass::default());
     state.listed(now, &HashSet::new());
-    state.reject_class(class.clone(), "too many".into(), now);
+    state.reject_class(class.clone(), &gpus(0), "too many".into(), now);
     let settle_time = Duration::from_secs(5);
     state.apply_test(&class, TestResult::Accepted, settle_time, now);
     let first = candidate(&all[0], gpus(0));
@@ -210,7 +213,8 @@ impl Limited {
                 self.state.submission_rejected(&container, &gpus(0));
                 if !self.state.is_rejected(&gpus(0)) {
                     let class = JobClass::Charged(ChargeClass::default());
-                    self.state.reject_class(class, "too many".into(), now);
+                    self.state
+                        .reject_class(class, &gpus(0), "too many".into(), now);
                 }
             }
         }

@@ -1,0 +1,190 @@
+//! Which classes of jobs to test, as whom, and what follows from the answers.
+//!
+//! Input: the state, answers of the scheduler, the time. Output: the jobs to test, and the changed
+//! state.
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use super::{MAX_CONCURRENT_TESTS, RejectionState, log_resumed, warn_of_rejection};
+use crate::model::charge_class::{ChargeClass, UserClass};
+use crate::model::owner::KnownCharge;
+use crate::model::resources::ResourceRequest;
+use crate::scheduler::rejection_backoff::{Count, JobClass, RejectionBackoff};
+use crate::scheduler::rejections::testers::Testers;
+use crate::scheduler::test_submission::TestResult;
+
+impl RejectionState {
+    /// The needs of the job by which it is found whether the whole class is refused, after that of
+    /// a job with these `needs`.
+    pub(in crate::scheduler::rejections) fn first_test_of(
+        &self,
+        class: &JobClass,
+        needs: &ResourceRequest,
+    ) -> ResourceRequest {
+        let testers = class.charged().and_then(|charge| self.testers.get(charge));
+        let other = testers.and_then(|testers| testers.accepted_beside(needs));
+        with_charge(class.test_needs(), other)
+    }
+
+    /// The needs of the next test of a class that is held back.
+    pub(in crate::scheduler::rejections) fn next_test_of(
+        &mut self,
+        class: &JobClass,
+    ) -> ResourceRequest {
+        let testers = (class.charged()).and_then(|charge| self.testers.get_mut(charge));
+        with_charge(class.test_needs(), testers.and_then(Testers::next))
+    }
+
+    /// Makes a test due for the classes that have used up what the last one allowed.
+    pub(in crate::scheduler::rejections) fn test_used_up(&mut self, now: Instant) {
+        let idle = self
+            .slow_starts
+            .extract_if(.., |_, slow_start| slow_start.is_idle(now));
+        for (charge, _) in idle.filter(|(_, slow_start)| slow_start.is_told) {
+            log_resumed(&JobClass::Charged(charge));
+        }
+        for (charge, slow_start) in &mut self.slow_starts {
+            let class = JobClass::Charged(charge.clone());
+            if !self.backoffs.contains_key(&class) && slow_start.is_used_up(now) {
+                self.backoffs.insert(class, RejectionBackoff::untested(now));
+            }
+        }
+    }
+
+    /// Applies the result of a test. An accepted class is free after `settle_time`.
+    pub(in crate::scheduler::rejections) fn apply_test(
+        &mut self,
+        class: &JobClass,
+        result: TestResult,
+        settle_time: Duration,
+        now: Instant,
+    ) {
+        match result {
+            TestResult::Accepted => {
+                let jobs = match class {
+                    JobClass::Charged(charge) => {
+                        let testers = self.testers.get_mut(charge);
+                        let refused = testers.and_then(Testers::test_accepted);
+                        self.test_refused_user(charge, refused, now + settle_time);
+                        self.count(charge)
+                    }
+                    JobClass::OfUser(_) | JobClass::Exactly(_) => Count {
+                        jobs: 0,
+                        is_exact: false,
+                        is_complete: false,
+                    },
+                };
+                if let Some(backoff) = self.backoffs.get_mut(class) {
+                    backoff.record_acceptance(now + settle_time, jobs);
+                }
+                self.accept_settled(now);
+            }
+            TestResult::Rejected(reason) => {
+                let is_told = match class {
+                    JobClass::OfUser(of_user) => {
+                        self.testers_of(&of_user.charged).leave(of_user);
+                        false
+                    }
+                    JobClass::Exactly(_) => false,
+                    JobClass::Charged(charge) => {
+                        let jobs = self.count(charge);
+                        self.testers_of(charge).test_refused();
+                        let slow_start = self.slow_starts.get_mut(charge);
+                        slow_start.is_some_and(|slow_start| {
+                            slow_start.set_limit(jobs);
+                            std::mem::replace(&mut slow_start.is_told, true)
+                        })
+                    }
+                };
+                if let Some(backoff) = self.backoffs.get_mut(class) {
+                    if !backoff.is_rejected() && !is_told {
+                        warn_of_rejection(class, &reason);
+                    }
+                    backoff.record_test(Some(reason), now);
+                }
+                self.forget_explained();
+                self.accept_settled(now);
+            }
+            TestResult::Unknown => {
+                if let Some(backoff) = self.backoffs.get_mut(class) {
+                    backoff.record_test(None, now);
+                }
+            }
+        }
+    }
+
+    /// Tests the jobs of this user before others are submitted: the test of the class, as another
+    /// user, was accepted.
+    fn test_refused_user(&mut self, charge: &ChargeClass, refused: KnownCharge, at: Instant) {
+        let needs = with_charge(JobClass::Charged(charge.clone()).test_needs(), refused);
+        let of_user = UserClass::of(&needs);
+        if of_user.user.is_some() {
+            let untested = || RejectionBackoff::untested(at);
+            let class = JobClass::OfUser(of_user);
+            self.backoffs.entry(class).or_insert_with(untested);
+        }
+    }
+
+    /// Forgets what was rejected only because its account is at its limit.
+    pub(in crate::scheduler::rejections) fn forget_explained(&mut self) {
+        let full = |(class, backoff): (&JobClass, &RejectionBackoff)| match class {
+            JobClass::Charged(charge) if backoff.is_rejected() => Some(charge.clone()),
+            _ => None,
+        };
+        let full: HashSet<ChargeClass> = self.backoffs.iter().filter_map(full).collect();
+        self.backoffs.retain(|class, _| match class {
+            JobClass::Charged(_) | JobClass::OfUser(_) => true,
+            JobClass::Exactly(needs) => !full.contains(&ChargeClass::of(needs)),
+        });
+    }
+
+    /// Frees the classes whose accepted test was long enough ago, once the tests of their users are
+    /// done. Others might take the only place first, and a user would seem to be refused for ever.
+    pub(in crate::scheduler::rejections) fn accept_settled(&mut self, now: Instant) {
+        let is_due = |(class, backoff): (&JobClass, &RejectionBackoff)| match class {
+            JobClass::OfUser(of_user) if backoff.is_test_due(now) => Some(of_user.charged.clone()),
+            _ => None,
+        };
+        let due: HashSet<ChargeClass> = self.backoffs.iter().filter_map(is_due).collect();
+        let is_free = |class: &JobClass| class.charged().is_none_or(|charge| !due.contains(charge));
+        let settled = self.backoffs.iter().filter(|(class, _)| is_free(class));
+        let settled: Vec<(JobClass, Count)> = settled
+            .filter_map(|(class, backoff)| Some((class.clone(), backoff.settled(now)?)))
+            .collect();
+        for (class, jobs) in settled {
+            self.accept_class(&class, jobs, now);
+            if let JobClass::Exactly(needs) = &class {
+                self.remember_accepted(needs);
+            }
+        }
+    }
+
+    /// Classes whose test is due, the last use of a grant included.
+    pub(in crate::scheduler::rejections) fn due(&mut self, now: Instant) -> Vec<JobClass> {
+        self.accept_settled(now);
+        self.test_used_up(now);
+        // While the class of a user is refused, a test as this user would be, too.
+        let is_full = |charge: &ChargeClass| {
+            let class = JobClass::Charged(charge.clone());
+            let backoff = self.backoffs.get(&class);
+            backoff.is_some_and(|backoff| !backoff.is_accepted())
+        };
+        let is_due = |(class, backoff): &(&JobClass, &RejectionBackoff)| {
+            let waits = matches!(class, JobClass::OfUser(of_user) if is_full(&of_user.charged));
+            backoff.is_test_due(now) && !waits
+        };
+        let due = self.backoffs.iter().filter(is_due);
+        due.map(|(class, _)| class.clone())
+            .take(MAX_CONCURRENT_TESTS)
+            .collect()
+    }
+}
+
+/// The needs of a test, as those of this user if there is one.
+fn with_charge(needs: ResourceRequest, charge: KnownCharge) -> ResourceRequest {
+    ResourceRequest {
+        charged_to: charge.or(needs.charged_to),
+        ..needs
+    }
+}

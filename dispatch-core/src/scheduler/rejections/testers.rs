@@ -1,0 +1,175 @@
+//! As which user the jobs of a class that are charged alike are tested. Pure.
+//!
+//! A site may refuse the jobs of one user by a rule of its own, for which each job names its user
+//! (job_submit.lua of Slurm, SUBMIT_REQUIREMENT_NAMES of HTCondor). A test as another user tells
+//! such a rule from a limit of all. Input: whose jobs were accepted or refused, and who waits.
+//! Output: as whom to test next.
+
+use std::collections::BTreeMap;
+
+use arvados_client::UserUuid;
+
+use crate::model::charge_class::UserClass;
+use crate::model::owner::KnownCharge;
+use crate::model::resources::ResourceRequest;
+
+/// Maximum number of users as whom one class is tested.
+const MAX_USERS: usize = 64;
+
+/// The users of one class.
+#[derive(Debug, Default)]
+pub struct Testers {
+    /// Whose job, or test, was accepted last.
+    accepted: KnownCharge,
+    /// As whom the newest test is done.
+    asked: KnownCharge,
+    /// Whether a test or a job was refused since one was accepted.
+    is_refused: bool,
+    /// Whose job was refused when the class was first held back.
+    refused: KnownCharge,
+    /// Users who wait while the class is held back, each with the number of the newest test as
+    /// this user; 0 for none.
+    waiting: BTreeMap<UserUuid, (KnownCharge, u64)>,
+    /// Number of the newest test.
+    tests: u64,
+}
+
+fn user_of(charge: &KnownCharge) -> Option<&UserUuid> {
+    charge.as_ref()?.owner.as_ref()?.user.as_ref()
+}
+
+impl Testers {
+    /// The scheduler accepted a job.
+    pub fn accepted(&mut self, needs: &ResourceRequest) {
+        self.accepted = needs.charged_to.clone();
+        self.is_refused = false;
+    }
+
+    /// The charge of another user whose job was accepted.
+    pub fn accepted_beside(&self, needs: &ResourceRequest) -> KnownCharge {
+        let user = user_of(&self.accepted)?;
+        let is_other = user_of(&needs.charged_to) != Some(user);
+        self.accepted.clone().filter(|_| is_other)
+    }
+
+    /// The class is held back from now on, because the job of this user was refused.
+    pub fn hold(&mut self, needs: &ResourceRequest) {
+        let charge = &needs.charged_to;
+        (self.refused, self.asked, self.is_refused) = (charge.clone(), charge.clone(), true);
+        self.waiting.clear();
+        self.tests = 1;
+        if let Some(user) = user_of(charge) {
+            self.waiting.insert(user.clone(), (charge.clone(), 1));
+        }
+    }
+
+    /// A container of this user waits. True if a test as this user may tell something new.
+    pub fn wait(&mut self, needs: &ResourceRequest) -> bool {
+        let is_new = user_of(&needs.charged_to)
+            .filter(|user| self.waiting.len() < MAX_USERS && !self.waiting.contains_key(*user));
+        let Some(user) = is_new else { return false };
+        let entry = (needs.charged_to.clone(), 0);
+        self.waiting.insert(user.clone(), entry);
+        self.is_refused
+    }
+
+    /// The jobs of this user are refused, whatever others have.
+    pub fn leave(&mut self, of_user: &UserClass) {
+        if let Some(user) = &of_user.user {
+            self.waiting.remove(user);
+        }
+    }
+
+    /// As whom to do the next test: as who was accepted, or else as the user who was not asked for
+    /// the longest time.
+    pub fn next(&mut self) -> KnownCharge {
+        let longest = self.waiting.values_mut().min_by_key(|(_, test)| *test);
+        self.asked = match longest {
+            _ if !self.is_refused && self.accepted.is_some() => self.accepted.clone(),
+            Some((charge, test)) => {
+                self.tests += 1;
+                *test = self.tests;
+                charge.clone()
+            }
+            None => None,
+        };
+        self.asked.clone()
+    }
+
+    /// A job has ended: who was accepted before is asked first.
+    pub fn place_freed(&mut self) {
+        self.is_refused = false;
+    }
+
+    /// The newest test was refused.
+    pub fn test_refused(&mut self) {
+        self.is_refused = true;
+    }
+
+    /// The newest test was accepted. Returns the charge of the user whose job was refused, if that
+    /// is another one.
+    pub fn test_accepted(&mut self) -> KnownCharge {
+        (self.accepted, self.is_refused) = (self.asked.clone(), false);
+        let is_other = user_of(&self.asked) != user_of(&self.refused);
+        self.refused.take().filter(|_| is_other)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::model::owner::{Charge, Owner};
+
+    fn of(n: usize) -> ResourceRequest {
+        let owner = Owner {
+            user: UserUuid::parse(&format!("zzzzz-tpzed-{n:015}")).ok(),
+            ..Owner::default()
+        };
+        let charge = Charge::new(Some(Arc::new(owner)), String::new());
+        ResourceRequest {
+            charged_to: Some(Arc::new(charge)),
+            ..ResourceRequest::default()
+        }
+    }
+
+    fn user(charge: KnownCharge) -> Option<UserUuid> {
+        charge?.owner.as_ref()?.user.clone()
+    }
+
+    #[test]
+    fn who_was_not_asked_for_the_longest_time_is_next() {
+        let mut testers = Testers::default();
+        testers.hold(&of(2));
+        assert!(!testers.wait(&of(2)), "is the one who was refused");
+        assert!(testers.wait(&of(3)) && testers.wait(&of(1)) && !testers.wait(&of(1)));
+        let asked: Vec<_> = (0..6).map(|_| user(testers.next())).collect();
+        let expected = [1, 3, 2, 1, 3, 2].map(|n| user(of(n).charged_to));
+        assert_eq!(asked, expected);
+        assert_eq!(testers.test_accepted(), None, "2 was asked");
+        testers.hold(&of(2));
+        testers.wait(&of(3));
+        testers.next();
+        assert_eq!(user(testers.test_accepted()), user(of(2).charged_to));
+        // As long as it is accepted.
+        testers.wait(&of(4));
+        assert_eq!(user(testers.next()), user(of(3).charged_to));
+        testers.test_refused();
+        assert_eq!(user(testers.next()), user(of(4).charged_to));
+        let taken = (10..1000).filter(|n| testers.wait(&of(*n))).count();
+        assert_eq!(taken + 3, MAX_USERS);
+    }
+
+    #[test]
+    fn another_user_whose_job_was_accepted_is_asked_first() {
+        let mut testers = Testers::default();
+        assert_eq!(testers.accepted_beside(&of(1)), None);
+        testers.accepted(&of(1));
+        assert_eq!(testers.accepted_beside(&of(1)), None);
+        assert_eq!(
+            user(testers.accepted_beside(&of(2))),
+            user(of(1).charged_to)
+        );
+    }
+}
