@@ -3,10 +3,11 @@
 //! Input: arguments and the configuration file. Output: checked [`Settings`].
 
 use std::error::Error;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Parser, ValueEnum};
+use clap::{Parser, ValueEnum, value_parser};
 use dispatch_core::config;
 use dispatch_core::model::staging_allowance::StagingAllowance;
 use dispatch_core::scheduler::owner_map::OwnerMap;
@@ -72,7 +73,7 @@ pub struct Flags {
     pub constraint: Vec<String>,
     /// Room for each pending job of an account in Slurm's priority. A larger one needs fewer
     /// changes of jobs, a smaller one needs lower nice values
-    #[arg(long, value_name = "N", default_value_t = 10)]
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = value_parser!(i64).range(PRIORITY_SPREADS))]
     pub priority_spread: i64,
     /// Whether to submit containers with equal requests as one job array
     #[arg(long, value_name = "WHEN", default_value = "auto")]
@@ -93,6 +94,9 @@ pub struct Flags {
     #[command(flatten)]
     pub common: service::Flags,
 }
+
+/// Room for each pending job in Slurm's priority; 0 means the default, as in Arvados.
+const PRIORITY_SPREADS: RangeInclusive<i64> = 0..=1_000_000;
 
 /// Use of job arrays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

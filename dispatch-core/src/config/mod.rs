@@ -286,6 +286,11 @@ impl Config {
         let (Some((id, cluster)), None) = (clusters.next(), clusters.next()) else {
             return Err("Clusters: there must be exactly one cluster".to_owned());
         };
+        let kinds = cluster.instance_types.iter();
+        for (name, kind) in kinds.filter(|(name, _)| *name != values::SAMPLE) {
+            let check = kind.check();
+            check.map_err(|why| format!("Clusters.{id}.InstanceTypes.{name}.{why}"))?;
+        }
         Ok(Self {
             warnings,
             id,
@@ -305,6 +310,21 @@ impl Config {
 }
 
 impl Kind {
+    /// Fails if nothing could run on such a machine, or if its price has no order.
+    fn check(&self) -> Result<(), &'static str> {
+        match self {
+            Self { vcpus: 0, .. } => Err("VCPUs: a machine has one or more"),
+            Self {
+                ram: None | Some(0),
+                ..
+            } => Err("RAM: a machine has more than 0 bytes"),
+            kind if !(0.0..f64::INFINITY).contains(&kind.price) => {
+                Err("Price: it must be a number that is not negative")
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn named(&self, name: &str) -> InstanceType {
         let parts = [self.included_scratch, self.added_scratch];
         let parts = parts.into_iter().flatten().fold(0, u64::saturating_add);

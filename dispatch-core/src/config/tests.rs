@@ -34,7 +34,7 @@ Clusters:
       SAMPLE: {VCPUs: 0}
       a1.small: {ProviderType: a1, VCPUs: 2, RAM: 256MB, IncludedScratch: 10G, AddedScratch: 1G, Price: 0.04}
       g1: {VCPUs: 8, RAM: 1024000000, Scratch: 1e9, Price: 2, Preemptible: true, GPU: {Stack: rocm, DriverVersion: "6.0", HardwareTarget: gfx1100, DeviceCount: 2, VRAM: 16GiB}}
-      c1: {CUDA: {DriverVersion: "11.0", HardwareCapability: "9.0", DeviceCount: 1}}
+      c1: {VCPUs: 1, RAM: 1GiB, CUDA: {DriverVersion: "11.0", HardwareCapability: "9.0", DeviceCount: 1}}
 "#;
 
 #[test]
@@ -104,6 +104,10 @@ fn what_is_wrong_is_told_with_its_place() {
         ("Containers: {MinRetryPeriod: 10}", "expected a time with its unit"),
         ("TLS: {Insecure: perhaps}", "Clusters.zzzzz.TLS.Insecure: invalid type"),
         ("InstanceTypes: {a1: {VCPUs: -1}}", "Clusters.zzzzz.InstanceTypes.a1.VCPUs: invalid type"),
+        ("InstanceTypes: {a1: {RAM: 1GiB}}", "Clusters.zzzzz.InstanceTypes.a1.VCPUs: a machine has one or more"),
+        ("InstanceTypes: {a1: {VCPUs: 1, RAM: 0}}", "InstanceTypes.a1.RAM: a machine has more"),
+        ("InstanceTypes: {a1: {VCPUs: 1, RAM: 1GiB, Price: .nan}}", "InstanceTypes.a1.Price: it must be"),
+        ("InstanceTypes: {a1: {VCPUs: 1, RAM: 1GiB, Price: -3}}", "InstanceTypes.a1.Price: it must be"),
         ("SystemRootToken: [5ecret]", "SystemRootToken is not text"),
     ];
     for (text, expected) in rows {
