@@ -155,6 +155,15 @@ struct Shim {
     exit_reported: bool,
 }
 
+/// Time to wait for the end of a container that was asked to stop, and is killed at `by`. Never 0:
+/// the end of one that was killed takes a moment, too.
+fn wait_while_stopping(by: Instant, now: Instant) -> Duration {
+    match by.saturating_duration_since(now) {
+        Duration::ZERO => STOP_POLL_INTERVAL,
+        left => left.min(STOP_POLL_INTERVAL),
+    }
+}
+
 impl Shim {
     /// True if crunch-run requested the removal and waits for it.
     fn run(&mut self, stdio: [OwnedFd; 3]) -> io::Result<bool> {
@@ -207,11 +216,7 @@ impl Shim {
         let files = running.map(|init| init.files()).unwrap_or_default();
         fds.extend(files.iter().map(|file| PollFd::new(file, PollFlags::IN)));
         let timeout = self.stop_by.filter(|_| running.is_some()).map(|by| {
-            let left = match by.saturating_duration_since(Instant::now()) {
-                // It was killed, and its end takes a moment.
-                Duration::ZERO => STOP_POLL_INTERVAL,
-                left => left.min(STOP_POLL_INTERVAL),
-            };
+            let left = wait_while_stopping(by, Instant::now());
             Timespec {
                 tv_sec: left.as_secs() as i64,
                 tv_nsec: i64::from(left.subsec_nanos()),
@@ -410,6 +415,16 @@ fn is_alive_without_term_handler(status: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_end_of_a_killed_container_is_waited_for_without_spinning() {
+        let now = Instant::now();
+        let ms = Duration::from_millis;
+        for (by, expected) in [(now + ms(5), ms(5)), (now + ms(500), ms(20)), (now, ms(20))] {
+            assert_eq!(wait_while_stopping(by, now), expected);
+        }
+        assert_eq!(wait_while_stopping(now, now + ms(500)), ms(20));
+    }
 
     #[test]
     fn only_a_living_process_without_a_handler_ignores_term() {

@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
+use arvados_client::ContainerUuid;
 use arvados_client::records::{Container, ContainerState};
 use http::Method;
 use serde_json::json;
 use suite_tests::fake_sched::{Call, Fault, Rule};
 use suite_tests::proxy;
 
-use crate::backend::{Backend, api_fault, on_every_scheduler};
-use crate::fixture::{FixtureOptions, held, running};
+use crate::backend::{Backend, api_fault, on_every_scheduler, on_fake_schedulers};
+use crate::fixture::{Fixture, FixtureOptions, held, running};
 use suite_tests::STEP_TIMEOUT;
 
 /// Longer than the dispatcher's timeout for the server, which is a minute, and the steps after it.
@@ -178,6 +179,15 @@ async fn the_api_is_looked_at_while_a_listing_hangs(backend: Backend) {
 }
 on_every_scheduler!(the_api_is_looked_at_while_a_listing_hangs);
 
+async fn explained(fixture: &Fixture, container: &ContainerUuid) -> String {
+    let dispatcher = &fixture.stack.dispatcher;
+    let explain = dispatcher.subcommand(&["explain", container.as_str()]);
+    let mut explain = tokio::process::Command::from(explain);
+    let answer = explain.output().await.unwrap();
+    let output = [answer.stdout, answer.stderr].concat();
+    String::from_utf8_lossy(&output).into_owned()
+}
+
 /// `explain` waits a short time for a scheduler that hangs, and names it.
 async fn an_explanation_does_not_wait_for_a_scheduler_that_hangs(backend: Backend) {
     let fixture = with_command_timeout(held(backend)).up().await;
@@ -185,17 +195,32 @@ async fn an_explanation_does_not_wait_for_a_scheduler_that_hangs(backend: Backen
     fixture.job(&container).await;
     let rule = Rule::every(backend.list_command(), Fault::Hang).having(backend.listing_argument());
     fixture.fake.faults([rule]);
-    let explain = fixture
-        .stack
-        .dispatcher
-        .subcommand(&["explain", container.as_str()]);
-    let answer = tokio::process::Command::from(explain)
-        .output()
-        .await
-        .unwrap();
-    let output = [answer.stdout, answer.stderr].concat();
-    let text = String::from_utf8_lossy(&output);
+    let text = explained(&fixture, &container).await;
     assert!(text.contains("did not answer within 5 s"), "{text}");
     assert!(text.contains("record  Locked"), "{text}");
 }
 on_every_scheduler!(an_explanation_does_not_wait_for_a_scheduler_that_hangs);
+
+/// A container that is locked and has no job yet.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_submission_under_way_is_not_explained_by_an_end() {
+    on_fake_schedulers(|backend| async move {
+        let mut options = held(backend);
+        // Longer than the test.
+        options.flags = vec!["--command-timeout", "600s"];
+        let fixture = options.up().await;
+        let rule = Rule::every(backend.submit_command(), Fault::Hang);
+        fixture.fake.faults([rule]);
+        let container = fixture.submit().await;
+        let hangs = |call: &Call| call.fault.as_ref().is_some_and(Fault::hangs);
+        fixture
+            .wait_for("the submission to hang", || {
+                fixture.fake.calls().iter().any(hangs)
+            })
+            .await;
+        let text = explained(&fixture, &container).await;
+        assert!(text.contains("record  Locked"), "{text}");
+        assert!(!text.contains("its job has ended"), "{text}");
+    })
+    .await;
+}
