@@ -14,7 +14,7 @@ use dispatch_core::model::world::Job;
 use dispatch_core::scheduler::SchedulerError;
 use dispatch_core::scheduler::attempt_dir::AttemptDir;
 use dispatch_core::scheduler::class_ads;
-use dispatch_core::scheduler::command::Command;
+use dispatch_core::scheduler::command::{Command, CommandOutput};
 use dispatch_core::scheduler::rejections::Rejections;
 use dispatch_core::scheduler::submit_host::Precondition;
 use dispatch_core::service::state_dir::StateDir;
@@ -127,26 +127,32 @@ impl Condor {
         constraint: &str,
         more: &[&str],
     ) -> Result<Vec<JobAd>, SchedulerError> {
-        let command = Command::new(program)
-            .timeout(self.command_timeout)
-            .args([
+        let ask = || {
+            let options = [
                 "-json",
                 "-attributes",
                 JOB_ATTRIBUTES,
                 "-constraint",
                 constraint,
-            ])
-            .args(more);
-        let answer = command
-            .run_checked()
-            .await
-            .map_err(|e| no_answer(e.to_string()))?;
+            ];
+            let command = Command::new(program).timeout(self.command_timeout);
+            command.args(options).args(more).run_checked()
+        };
         let is_queue = program == "condor_q";
-        if class_ads::has_no_answer(&answer) || is_queue && answer.stdout.trim().is_empty() {
-            if is_queue && self.is_queue_empty(constraint).await {
+        let prints_none = |answer: &CommandOutput| {
+            class_ads::has_no_answer(answer) || is_queue && answer.stdout.trim().is_empty()
+        };
+        let mut answer = ask().await.map_err(|e| no_answer(e.to_string()))?;
+        if is_queue && prints_none(&answer) {
+            if self.is_queue_empty(constraint).await {
                 answer.into_stdout(program);
                 return Ok(Vec::new());
             }
+            // A job may have been submitted between the two.
+            self.extra_commands.fetch_add(1, Ordering::Relaxed);
+            answer = ask().await.map_err(|e| no_answer(e.to_string()))?;
+        }
+        if prints_none(&answer) {
             let said = answer
                 .said()
                 .unwrap_or("it printed neither jobs nor their number");
