@@ -162,6 +162,11 @@ impl Condor {
             .map_err(|error| no_answer(format!("cannot parse the output of {program}: {error}")))
     }
 
+    /// Whether the schedd answers now.
+    pub(crate) async fn answers(&self) -> bool {
+        self.is_queue_empty("ClusterId == 0").await
+    }
+
     /// Whether the schedd itself says that it has no such jobs: without jobs, `condor_q -json`
     /// prints nothing, and a site may print greetings and errors of its own.
     async fn is_queue_empty(&self, constraint: &str) -> bool {

@@ -37,7 +37,7 @@ pub enum SubmitFault {
 /// The transaction of the submission is then undone.
 const FULL: &str = "would exceed max_jobs_";
 /// Phrases for a schedd that is unreachable or does not answer in time.
-const SCHEDD_ERRORS: [&str; 12] = [
+const SCHEDD_ERRORS: [&str; 9] = [
     "address of schedd",
     "address of local schedd",
     "queue manager",
@@ -47,10 +47,9 @@ const SCHEDD_ERRORS: [&str; 12] = [
     "broken pipe",
     "timed out",
     "timeout",
-    "CEDAR:",
-    "SECMAN:",
-    "AUTHENTICATE:",
 ];
+/// Sources of errors of the network between condor_submit and the schedd.
+const NETWORK: [&str; 3] = ["CEDAR:", "SECMAN:", "AUTHENTICATE:"];
 /// Phrases for a description that condor_submit cannot read.
 const DESCRIPTION_ERRORS: [&str; 3] = [
     "Parse error in expression",
@@ -83,15 +82,21 @@ pub fn classify(failure: &CommandFailure) -> SubmitFault {
     };
     let lower = message.to_lowercase();
     let answered = message.split_once(COMMIT_FAILED).map(|(_, rest)| rest);
+    // The words of a rule are the site's own. Those of HTCondor's network begin with their source.
+    let is_of_schedd = |rest: &str| {
+        let words = rest.trim_start().strip_prefix("ERROR: ");
+        words.is_some_and(|words| !NETWORK.iter().any(|source| words.starts_with(source)))
+    };
     match () {
         () if lower.contains(FULL) => SubmitFault::Full,
-        () if SCHEDD_ERRORS
+        () if answered.is_some_and(is_of_schedd) => SubmitFault::Jobs,
+        () if NETWORK
             .iter()
+            .chain(&SCHEDD_ERRORS)
             .any(|word| lower.contains(&word.to_lowercase())) =>
         {
             SubmitFault::Schedd
         }
-        () if answered.is_some_and(|rest| rest.contains("ERROR: ")) => SubmitFault::Jobs,
         () if answered.is_some() => SubmitFault::Unknown,
         () if DESCRIPTION_ERRORS.iter().any(|word| message.contains(word)) => SubmitFault::Jobs,
         () => SubmitFault::Unknown,
@@ -122,6 +127,7 @@ mod tests {
             ("ERROR: on Line 7 of submit file: \n\nERROR: Failed to parse command file (line 7).", SubmitFault::Jobs),
             ("ERROR at Queue statement on Line 13: $INT() macro: x does not evaluate to an integer!", SubmitFault::Jobs),
             ("ERROR: Failed to commit job submission into the queue.\nERROR: too much memory", SubmitFault::Jobs),
+            ("ERROR: Failed to commit job submission into the queue.\nERROR: try again later (connection refused)", SubmitFault::Jobs),
             ("ERROR: Failed to commit job submission into the queue.", SubmitFault::Unknown),
             ("ERROR: Failed to connect to local queue manager\nCEDAR:6001:Failed to connect to <127.0.0.1:34107>", SubmitFault::Schedd),
             ("ERROR: Can't find address of local schedd", SubmitFault::Schedd),

@@ -219,8 +219,16 @@ impl Condor {
                     }
                     continue;
                 }
-                SubmitFault::Unknown => lock(&self.suspect_groups).record_failed(part),
-                SubmitFault::Schedd => {}
+                fault @ (SubmitFault::Unknown | SubmitFault::Schedd) => {
+                    let rejects = self.rejects(&failure).await;
+                    if rejects || fault == SubmitFault::Unknown {
+                        lock(&self.suspect_groups).record_failed(part);
+                    }
+                    if rejects && let Some(first) = part.first() {
+                        let message = summarize(&failure.to_string());
+                        self.rejections.record_failure(self, first, message).await;
+                    }
+                }
             }
             let failed =
                 |order: &&SubmitRequest| Err(submit_command::submit_error(NAME, order, &failure));

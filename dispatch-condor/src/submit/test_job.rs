@@ -11,7 +11,7 @@ use std::time::Duration;
 use arvados_client::{ContainerUuid, Token, TokenUuid};
 use dispatch_core::model::resources::ResourceRequest;
 use dispatch_core::scheduler::attempt_dir::AttemptDir;
-use dispatch_core::scheduler::command::Command;
+use dispatch_core::scheduler::command::{Command, CommandFailure};
 use dispatch_core::scheduler::submit_command::parse_job_id;
 use dispatch_core::scheduler::test_submission::{TEST_TIMEOUT, TestResult, TestSubmission};
 
@@ -54,6 +54,12 @@ impl Condor {
         if let Err(error) = host_state::file::remove_tree(&dir) {
             tracing::warn!(directory = %dir.display(), %error, "could not remove what tests of submissions left");
         }
+    }
+
+    /// Whether a failure that may be an outage is a refusal: an outage would stop other commands
+    /// too.
+    pub(crate) async fn rejects(&self, failure: &CommandFailure) -> bool {
+        matches!(failure, CommandFailure::Failed(_)) && self.answers().await
     }
 
     async fn submit_test_job(
@@ -101,7 +107,10 @@ impl Condor {
             SubmitFault::Jobs | SubmitFault::Full => {
                 TestResult::Rejected(summarize(&failure.to_string()))
             }
-            SubmitFault::Schedd | SubmitFault::Unknown => TestResult::Unknown,
+            SubmitFault::Schedd | SubmitFault::Unknown => match self.rejects(&failure).await {
+                true => TestResult::Rejected(summarize(&failure.to_string())),
+                false => TestResult::Unknown,
+            },
         }
     }
 }

@@ -16,10 +16,7 @@ use crate::submit::sbatch::{ROOM_TO_RAISE, SbatchJob};
 impl TestSubmission for Slurm {
     async fn test_submission(&self, needs: &ResourceRequest) -> TestResult {
         let times = self.capacity.times(needs);
-        match test_command(&self.settings, needs, times) {
-            Some(command) => run_test(command).await,
-            None => TestResult::Unknown,
-        }
+        run_test(&self.settings, needs, times).await
     }
 }
 
@@ -33,17 +30,35 @@ pub async fn test_arguments(settings: &Settings, arguments: &[String]) -> TestRe
         ram: 64 << 20,
         ..ResourceRequest::default()
     };
-    match test_command(&settings, &needs, PartitionTimes::default()) {
-        Some(command) => run_test(command).await,
-        None => TestResult::Unknown,
+    run_test(&settings, &needs, PartitionTimes::default()).await
+}
+
+async fn run_test(
+    settings: &Settings,
+    needs: &ResourceRequest,
+    times: PartitionTimes,
+) -> TestResult {
+    let Some(command) = test_command(settings, needs, times) else {
+        return TestResult::Unknown;
+    };
+    match command.timeout(TEST_TIMEOUT).run_checked().await {
+        Ok(answer) => classify_answer(&answer.stdout, &answer.stderr),
+        // A site's rule may use the words of an outage. The outage would stop other commands too.
+        Err(CommandFailure::Failed(words))
+            if !is_like_outage(&words) || answers(settings).await =>
+        {
+            TestResult::Rejected(one_line(&words))
+        }
+        Err(_) => TestResult::Unknown,
     }
 }
 
-async fn run_test(command: Command) -> TestResult {
-    match command.timeout(TEST_TIMEOUT).run_checked().await {
-        Ok(answer) => classify_answer(&answer.stdout, &answer.stderr),
-        Err(failure) => classify_failure(&failure),
-    }
+/// Whether slurmctld answers now.
+async fn answers(settings: &Settings) -> bool {
+    let user = rustix::process::getuid().as_raw().to_string();
+    let squeue = settings.client("squeue").timeout(TEST_TIMEOUT);
+    let squeue = squeue.args(["--noheader", "--format=%i", "--user", &user]);
+    squeue.run_checked().await.is_ok()
 }
 
 /// Slurm says on stderr when the job would start. A site's own command may refuse it on stdout,
@@ -79,16 +94,11 @@ fn test_command(
     Some(command.args(["--test-only"]))
 }
 
-fn classify_failure(failure: &CommandFailure) -> TestResult {
-    let unreachable = ["contact slurm controller", "timed out"];
-    match failure {
-        CommandFailure::Failed(message)
-            if !unreachable.iter().any(|words| message.contains(words)) =>
-        {
-            TestResult::Rejected(one_line(message))
-        }
-        _ => TestResult::Unknown,
-    }
+/// Whether these may be the words of a client that slurmctld does not answer.
+fn is_like_outage(words: &str) -> bool {
+    ["contact slurm controller", "timed out"]
+        .iter()
+        .any(|phrase| words.contains(phrase))
 }
 
 /// Joins the lines and removes the prefixes of sbatch.
@@ -122,16 +132,22 @@ mod tests {
     }
 
     #[test]
-    fn a_slurmctld_that_is_down_rejects_nothing() {
-        let message = |text: &str| classify_failure(&CommandFailure::Failed(text.into()));
+    fn what_a_slurmctld_says_is_told_from_what_its_clients_say_without_it() {
         let limit = "sbatch: error: AssocMaxSubmitJobLimit\nallocation failure: Job violates accounting/QOS policy";
         let words = "AssocMaxSubmitJobLimit; Job violates accounting/QOS policy";
-        assert_eq!(message(limit), TestResult::Rejected(words.into()));
-        for away in [
-            "allocation failure: Unable to contact slurm controller (connect failure)",
-            "allocation failure: Socket timed out on send/recv operation",
+        assert_eq!(one_line(limit), words);
+        for (words, expected) in [
+            (limit, false),
+            (
+                "allocation failure: Unable to contact slurm controller (connect failure)",
+                true,
+            ),
+            (
+                "allocation failure: Socket timed out on send/recv operation",
+                true,
+            ),
         ] {
-            assert_eq!(message(away), TestResult::Unknown);
+            assert_eq!(is_like_outage(words), expected, "{words}");
         }
     }
 }

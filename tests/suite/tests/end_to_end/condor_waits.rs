@@ -172,7 +172,7 @@ async fn the_limit_of_an_owner_is_kept_full() {
 async fn a_rule_against_one_user_stops_no_other() {
     let rule = "SUBMIT_REQUIREMENT_NAMES = $(SUBMIT_REQUIREMENT_NAMES) Grant\n\
                 SUBMIT_REQUIREMENT_Grant = ContainerUser =!= \"eve\"\n\
-                SUBMIT_REQUIREMENT_Grant_REASON = \"job 3.0: try again later\"\n";
+                SUBMIT_REQUIREMENT_Grant_REASON = \"job 3.0: try again later (connection refused)\"\n";
     let pool = Pool::with(&["--slots", "4"], rule);
     rejected_jobs::of_one_user(&mut pool.stack(&[]).await).await;
 }

@@ -84,20 +84,17 @@ async fn greetings_and_warnings_before_the_number(backend: Backend) {
 }
 on_every_scheduler!(greetings_and_warnings_before_the_number);
 
-/// A site's own command refuses a job as if it had accepted it. Its words are told, and such jobs
-/// are held back.
-async fn refused_with_exit_status_0(backend: Backend) {
+/// The site refuses jobs, and its words are told. Such jobs are held back.
+async fn refused(backend: Backend, fault: Fault, words: &str) {
     let fixture = running(backend).up().await;
-    let say = "Job not submitted: the monthly budget is spent".to_owned();
-    let refused = Fault::Says { say };
-    let every = Rule::every(backend.submit_command(), refused);
+    let every = Rule::every(backend.submit_command(), fault);
     fixture
         .fake
         .faults([every.clone().having("--test-only"), every]);
     let first = fixture.submit().await;
     fixture.wait_for_event("submissions_held").await;
     let second = fixture.submit().await;
-    fixture.wait_for_log("the monthly budget is spent").await;
+    fixture.wait_for_log(words).await;
     fixture.wait_for_listings(4).await;
     for (container, locks) in [(&first, 1), (&second, 0)] {
         assert_eq!(fixture.stack.container(container).await.lock_count, locks);
@@ -107,7 +104,21 @@ async fn refused_with_exit_status_0(backend: Backend) {
         fixture.complete(container, locks).await;
     }
 }
+
+/// A site's own command refuses a job as if it had accepted it.
+async fn refused_with_exit_status_0(backend: Backend) {
+    let say = "Job not submitted: the monthly budget is spent".to_owned();
+    refused(backend, Fault::Says { say }, "the monthly budget is spent").await;
+}
 on_every_scheduler!(refused_with_exit_status_0);
+
+/// The words are those of an outage, but the scheduler answers.
+async fn refused_in_the_words_of_an_outage(backend: Backend) {
+    let say = "ERROR: try again later (connection refused: the budget service timed out)".into();
+    let fault = Fault::Refuse { status: 1, say };
+    refused(backend, fault, "the budget service timed out").await;
+}
+on_every_scheduler!(refused_in_the_words_of_an_outage);
 
 async fn the_end_of_its_answer_is_missing(backend: Backend) {
     let says = match backend.is_slurm() {
