@@ -155,6 +155,11 @@ impl RejectionBackoff {
         self.test_at <= now && self.free_at.is_none()
     }
 
+    /// When the next test is due.
+    pub fn test_at(&self) -> Instant {
+        self.test_at
+    }
+
     /// Makes a test due now: a job of the class has ended.
     pub fn test_soon(&mut self, now: Instant) {
         self.test_at = now;

@@ -3,10 +3,12 @@
 //! Input: the state, answers of the scheduler, the time. Output: the jobs to test, and the changed
 //! state.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use super::{MAX_CONCURRENT_TESTS, RejectionState, log_resumed, warn_of_rejection};
+use super::{
+    MAX_CONCURRENT_TESTS, MAX_REJECTED_CLASSES, RejectionState, log_resumed, warn_of_rejection,
+};
 use crate::model::charge_class::{ChargeClass, UserClass};
 use crate::model::owner::KnownCharge;
 use crate::model::resources::ResourceRequest;
@@ -119,7 +121,7 @@ impl RejectionState {
     fn test_refused_user(&mut self, charge: &ChargeClass, refused: KnownCharge, at: Instant) {
         let needs = with_charge(JobClass::Charged(charge.clone()).test_needs(), refused);
         let of_user = UserClass::of(&needs);
-        if of_user.user.is_some() {
+        if of_user.user.is_some() && self.backoffs.len() < MAX_REJECTED_CLASSES {
             let untested = || RejectionBackoff::untested(at);
             let class = JobClass::OfUser(of_user);
             self.backoffs.entry(class).or_insert_with(untested);
@@ -160,7 +162,8 @@ impl RejectionState {
         }
     }
 
-    /// Classes whose test is due, the last use of a grant included.
+    /// Classes whose test is due, the last use of a grant included. Users take turns: each may have
+    /// many classes.
     pub(in crate::scheduler::rejections) fn due(&mut self, now: Instant) -> Vec<JobClass> {
         self.accept_settled(now);
         self.test_used_up(now);
@@ -174,10 +177,35 @@ impl RejectionState {
             let waits = matches!(class, JobClass::OfUser(of_user) if is_full(&of_user.charged));
             backoff.is_test_due(now) && !waits
         };
-        let due = self.backoffs.iter().filter(is_due);
-        due.map(|(class, _)| class.clone())
-            .take(MAX_CONCURRENT_TESTS)
-            .collect()
+        let mut due: Vec<_> = self.backoffs.iter().filter(is_due).collect();
+        due.sort_by_key(|(_, backoff)| backoff.test_at());
+        let mut classes_of: HashMap<UserClass, usize> = HashMap::new();
+        due.sort_by_cached_key(|(class, _)| {
+            let before = classes_of.entry(who_waits(class)).or_default();
+            *before += 1;
+            *before
+        });
+        due.truncate(MAX_CONCURRENT_TESTS);
+        due.into_iter().map(|(class, _)| class.clone()).collect()
+    }
+}
+
+/// Who waits for the test of a class, whatever partitions they chose.
+fn who_waits(class: &JobClass) -> UserClass {
+    let who = match class {
+        JobClass::Charged(charged) => UserClass {
+            charged: charged.clone(),
+            user: None,
+        },
+        JobClass::OfUser(of_user) => of_user.clone(),
+        JobClass::Exactly(needs) => UserClass::of(needs),
+    };
+    UserClass {
+        charged: ChargeClass {
+            charge: who.charged.charge,
+            ..ChargeClass::default()
+        },
+        user: who.user,
     }
 }
 

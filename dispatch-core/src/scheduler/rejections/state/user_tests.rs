@@ -179,3 +179,18 @@ proptest! {
         }
     }
 }
+
+/// A user with any number of refused kinds of jobs delays the test of another by one round.
+#[test]
+fn users_take_turns_in_tests() {
+    let now = Instant::now();
+    let mut state = RejectionState::default();
+    for gpus in 1..=100 {
+        let needs = ResourceRequest { gpus, ..of(0) };
+        state.hold_until_tested(&needs, now);
+    }
+    state.hold_until_tested(&of(1), now + Duration::from_secs(1));
+    let due = state.due(now + Duration::from_secs(1));
+    assert_eq!(due.len(), super::MAX_CONCURRENT_TESTS);
+    assert!(due.contains(&JobClass::Exactly(of(1))), "{due:?}");
+}
