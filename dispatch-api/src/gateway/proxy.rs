@@ -4,7 +4,7 @@ use std::io;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use arvados_client::tls::AnyCertificate;
+use arvados_client::tls::any_certificate;
 use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
@@ -204,7 +204,7 @@ fn tls_config() -> Arc<ClientConfig> {
             .expect("the provider has the default versions")
             .dangerous()
             // Any certificate is accepted here: the proof of the secret covers the certificate.
-            .with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
+            .with_custom_certificate_verifier(any_certificate(&provider))
             .with_no_client_auth();
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Arc::new(config)

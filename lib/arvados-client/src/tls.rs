@@ -8,6 +8,7 @@ use std::sync::Arc;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::verify_server_name;
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
@@ -50,10 +51,9 @@ pub(crate) fn config(endpoint: &Endpoint) -> Result<ClientConfig, TlsError> {
     let builder = ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()?;
     if endpoint.insecure {
-        let verifier = Arc::new(AnyCertificate(provider));
         return Ok(builder
             .dangerous()
-            .with_custom_certificate_verifier(verifier)
+            .with_custom_certificate_verifier(any_certificate(&provider))
             .with_no_client_auth());
     }
     let mut roots = RootCertStore::empty();
@@ -83,25 +83,53 @@ pub(crate) fn config(endpoint: &Endpoint) -> Result<ClientConfig, TlsError> {
     if roots.is_empty() {
         return Ok(builder.with_root_certificates(roots).with_no_client_auth());
     }
-    let by_authority = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider)
-        .build()
-        .map_err(|e| rustls::Error::General(e.to_string()))?;
-    let verifier = Arc::new(Verifier {
-        by_authority,
-        trusted,
-    });
+    let verifier = Arc::new(Verifier::trusting(roots, trusted, provider)?);
     Ok(builder
         .dangerous()
         .with_custom_certificate_verifier(verifier)
         .with_no_client_auth())
 }
 
-/// Accepts what an authority has signed, and a trusted certificate that is its own authority, as
-/// `openssl req -x509` makes it. OpenSSL and Go accept it, too.
+/// A verifier that accepts every certificate whose key the peer has; the connection is still
+/// encrypted. For `ARVADOS_API_HOST_INSECURE`, and for a gateway, which authenticates by a secret.
+pub fn any_certificate(provider: &CryptoProvider) -> Arc<dyn ServerCertVerifier> {
+    Arc::new(Verifier {
+        algorithms: provider.signature_verification_algorithms,
+        trust: None,
+    })
+}
+
 #[derive(Debug)]
 struct Verifier {
+    algorithms: WebPkiSupportedAlgorithms,
+    /// None accepts every certificate.
+    trust: Option<Trust>,
+}
+
+/// What an authority has signed, and trusted certificates that are their own authority, as
+/// `openssl req -x509` makes them. OpenSSL and Go accept them, too.
+#[derive(Debug)]
+struct Trust {
     by_authority: Arc<WebPkiServerVerifier>,
     trusted: Vec<CertificateDer<'static>>,
+}
+
+impl Verifier {
+    fn trusting(
+        roots: RootCertStore,
+        trusted: Vec<CertificateDer<'static>>,
+        provider: Arc<CryptoProvider>,
+    ) -> Result<Self, rustls::Error> {
+        let algorithms = provider.signature_verification_algorithms;
+        let by_authority = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider)
+            .build()
+            .map_err(|e| rustls::Error::General(e.to_string()))?;
+        let trust = Some(Trust {
+            by_authority,
+            trusted,
+        });
+        Ok(Self { algorithms, trust })
+    }
 }
 
 impl ServerCertVerifier for Verifier {
@@ -113,12 +141,13 @@ impl ServerCertVerifier for Verifier {
         ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        let verified = self
-            .by_authority
-            .verify_server_cert(cert, chain, name, ocsp, now);
-        match verified {
+        let Some(trust) = &self.trust else {
+            return Ok(ServerCertVerified::assertion());
+        };
+        let authority = &trust.by_authority;
+        match authority.verify_server_cert(cert, chain, name, ocsp, now) {
             // Its dates were checked before.
-            Err(error) if is_own_authority(&error) && self.trusted.contains(cert) => {
+            Err(error) if is_own_authority(&error) && trust.trusted.contains(cert) => {
                 verify_server_name(&ParsedCertificate::try_from(cert)?, name)?;
                 Ok(ServerCertVerified::assertion())
             }
@@ -132,7 +161,7 @@ impl ServerCertVerifier for Verifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.by_authority.verify_tls12_signature(message, cert, dss)
+        rustls::crypto::verify_tls12_signature(message, cert, dss, &self.algorithms)
     }
 
     fn verify_tls13_signature(
@@ -141,11 +170,11 @@ impl ServerCertVerifier for Verifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.by_authority.verify_tls13_signature(message, cert, dss)
+        rustls::crypto::verify_tls13_signature(message, cert, dss, &self.algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.by_authority.supported_verify_schemes()
+        self.algorithms.supported_schemes()
     }
 }
 
@@ -168,53 +197,6 @@ fn system_certificates(named: Option<&OsStr>) -> CertificateResult {
     let found = openssl_probe::probe();
     let dir = found.cert_dir.first().map(PathBuf::as_path);
     rustls_native_certs::load_certs_from_paths(found.cert_file.as_deref(), dir)
-}
-
-/// Accepts every certificate whose key the peer has; the connection is still encrypted. For
-/// `ARVADOS_API_HOST_INSECURE`, and for a gateway, which authenticates by a secret.
-#[derive(Debug)]
-pub struct AnyCertificate(pub Arc<rustls::crypto::CryptoProvider>);
-
-impl ServerCertVerifier for AnyCertificate {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls12_signature(
-            message,
-            cert,
-            dss,
-            &self.0.signature_verification_algorithms,
-        )
-    }
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls13_signature(
-            message,
-            cert,
-            dss,
-            &self.0.signature_verification_algorithms,
-        )
-    }
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
 }
 
 #[cfg(test)]
@@ -248,11 +230,7 @@ mod tests {
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(trusted.iter().cloned());
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider);
-        let verifier = Verifier {
-            by_authority: builder.build().unwrap(),
-            trusted: trusted.to_vec(),
-        };
+        let verifier = Verifier::trusting(roots, trusted.to_vec(), provider).unwrap();
         for (what, cert, name, accepted) in [
             ("an authority", &trusted[0], "here.example", true),
             ("another name", &trusted[0], "there.example", false),

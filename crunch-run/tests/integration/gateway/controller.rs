@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use arvados_client::tls::AnyCertificate;
+use arvados_client::tls::any_certificate;
 use bytes::Bytes;
 use data_encoding::HEXLOWER;
 use hmac::{Hmac, KeyInit, Mac};
@@ -366,6 +366,6 @@ fn trusting() -> ClientConfig {
         .with_safe_default_protocol_versions()
         .unwrap()
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(AnyCertificate(provider())))
+        .with_custom_certificate_verifier(any_certificate(&provider()))
         .with_no_client_auth()
 }
