@@ -5,7 +5,7 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 
 use clap::Parser;
-use dispatch_core::config::{self, Config, FileDefault, list, one};
+use dispatch_core::config::{self, Config, FileDefault, Form, Key};
 use dispatch_core::model::staging_allowance::StagingAllowance;
 use dispatch_core::scheduler::owner_map::OwnerMap;
 use dispatch_core::service::subcommands::dry_run::looks_secret;
@@ -107,19 +107,17 @@ impl Flags {
     pub fn settings(&self) -> Result<Settings, Box<dyn Error + Send + Sync>> {
         let config = self.common.config.as_deref();
         let mut environment = self.common.job_environment();
-        let condor = config.map(|config| &config.cluster.containers.condor);
-        let more = condor.and_then(|condor| condor.environment_variables.clone());
+        let more = config.map(|config| config.map(ENVIRONMENT_KEY));
         for (name, value) in more.unwrap_or_default() {
             let is_path = name.ends_with("_FILE") || name.ends_with("_PATH");
             if contains_token(&value) || (looks_secret(&name) && !is_path) {
                 return Err(format!(
-                    "take {name} out of Containers.Condor.EnvironmentVariables: the environment of jobs is public"
+                    "take {name} out of {ENVIRONMENT_KEY}: the environment of jobs is public"
                 )
                 .into());
             }
             environment.insert(name, value);
         }
-        environment.remove(config::SAMPLE);
         environment
             .entry("PATH".into())
             .or_insert(DEFAULT_JOB_PATH.into());
@@ -210,28 +208,29 @@ fn secret_part(token: &str) -> Option<&str> {
     secret.filter(|secret| secret.len() >= MIN_SECRET_LENGTH)
 }
 
-/// The defaults of flags that the configuration file supplies.
-pub fn config_defaults(config: &Config) -> Vec<FileDefault> {
-    let condor = config.cluster.containers.condor.clone();
-    let transfer = condor.transfer_crunch_run.map(|yes| yes.to_string());
-    let grows = condor.pool_grows.map(|yes| yes.to_string());
-    #[rustfmt::skip]
-    let ours = [
-        list("lines", "Containers.Condor.SubmitLines", condor.submit_lines),
-        list("gpu_lines", "Containers.Condor.GPUSubmitLines", condor.gpu_submit_lines),
-        list("preemptible_lines", "Containers.Condor.PreemptibleSubmitLines", condor.preemptible_submit_lines),
-        one("owner_map", "Containers.Condor.OwnerMap", condor.owner_map),
-        one("accounting_group", "Containers.Condor.AccountingGroup", condor.accounting_group),
-        one("accounting_group_user", "Containers.Condor.AccountingGroupUser", condor.accounting_group_user),
-        one("concurrency_limits", "Containers.Condor.ConcurrencyLimits", condor.concurrency_limits),
-        one("requirements", "Containers.Condor.Requirements", condor.requirements),
-        one("rank", "Containers.Condor.Rank", condor.rank),
-        one("transfer_crunch_run", "Containers.Condor.TransferCrunchRun", transfer),
-        one("pool_grows", "Containers.Condor.PoolGrows", grows),
-        config.crunch_run(DEFAULT_CRUNCH_RUN),
-        config.staging_allowance(),
-    ];
-    ours.into_iter().flatten().chain(config.common()).collect()
+/// The keys of the configuration file that dispatch-condor reads besides the common ones.
+#[rustfmt::skip]
+pub const KEYS: [Key; 13] = [
+    Key::new("Containers.Condor.SubmitLines", "lines", Form::List),
+    Key::new("Containers.Condor.GPUSubmitLines", "gpu_lines", Form::List),
+    Key::new("Containers.Condor.PreemptibleSubmitLines", "preemptible_lines", Form::List),
+    Key::new("Containers.Condor.OwnerMap", "owner_map", Form::Text),
+    Key::new("Containers.Condor.AccountingGroup", "accounting_group", Form::Text),
+    Key::new("Containers.Condor.AccountingGroupUser", "accounting_group_user", Form::Text),
+    Key::new("Containers.Condor.ConcurrencyLimits", "concurrency_limits", Form::Text),
+    Key::new("Containers.Condor.Requirements", "requirements", Form::Text),
+    Key::new("Containers.Condor.Rank", "rank", Form::Text),
+    Key::new("Containers.Condor.TransferCrunchRun", "transfer_crunch_run", Form::Switch),
+    Key::new("Containers.Condor.PoolGrows", "pool_grows", Form::Switch),
+    Key::new(ENVIRONMENT_KEY, "", Form::Map),
+    Key::new("Containers.StagingAllowance", "staging_allowance", Form::Text),
+];
+/// The environment of jobs.
+const ENVIRONMENT_KEY: &str = "Containers.Condor.EnvironmentVariables";
+
+/// The default of `--crunch-run` in the configuration file.
+pub fn crunch_run_default(config: &Config) -> Vec<FileDefault> {
+    config.crunch_run(DEFAULT_CRUNCH_RUN).into_iter().collect()
 }
 
 #[cfg(test)]
@@ -261,7 +260,7 @@ mod tests {
         let words = ["x", "--state-dir", "/jobs", "--config", path];
         let words = words.iter().chain(more).map(std::ffi::OsString::from);
         let (mut flags, _, config) =
-            parse::<Flags>(words, config_defaults).map_err(|e| e.to_string())?;
+            parse::<Flags>(words, &KEYS, crunch_run_default).map_err(|e| e.to_string())?;
         flags.common.config = config.map(Into::into);
         let settings = flags.settings().map_err(|error| error.to_string())?;
         let asks = RequestedKinds {

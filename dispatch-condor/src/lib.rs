@@ -24,7 +24,7 @@ use subcommands::Commands;
 
 /// The program: reads the command line and the configuration, and runs until it is stopped.
 pub fn main() -> ExitCode {
-    service::main(flags::config_defaults, run)
+    service::main(&flags::KEYS, flags::crunch_run_default, run)
 }
 
 fn run(mut flags: Flags, origins: ValueSources, config: Option<Arc<Config>>) -> ExitCode {

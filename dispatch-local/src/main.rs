@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use clap::Parser;
 use dispatch_core::config;
-use dispatch_core::config::{Config, FileDefault, ValueSources};
+use dispatch_core::config::{Config, FileDefault, Form, Key, ValueSources};
 use dispatch_core::service::state_dir::StateDir;
 use dispatch_core::service::{self, man_page};
 
@@ -77,33 +77,33 @@ struct Flags {
     common: service::Flags,
 }
 
-/// The defaults of flags that the configuration file supplies.
-fn config_defaults(config: &Config) -> Vec<FileDefault> {
-    let containers = &config.cluster.containers;
-    let engine = containers.runtime_engine.as_deref();
-    let arguments = containers.crunch_run_arguments_list.clone();
-    let arguments: Vec<String> = engine
-        .map(|engine| format!("--runtime-engine={engine}"))
-        .into_iter()
-        .chain(arguments.into_iter().flatten())
-        .collect();
+/// A key for other dispatchers, which the configuration file may have.
+const KEYS: [Key; 1] = [Key::new("Containers.StagingAllowance", "", Form::Text)];
+
+/// The defaults of crunch-run's flags in the configuration file.
+fn crunch_run_defaults(config: &Config) -> Vec<FileDefault> {
+    let (command, arguments, engine) = config.crunch_run_keys();
+    let engine = engine.map(|engine| format!("--runtime-engine={engine}"));
+    let arguments = arguments.into_iter().map(str::to_owned);
     let ours = [
-        config::one(
-            "crunch_run",
-            "Containers.CrunchRunCommand",
-            containers.crunch_run_command.clone(),
-        ),
-        config::list(
-            "crunch_run_arguments",
-            "Containers.RuntimeEngine, CrunchRunArgumentsList",
-            Some(arguments).filter(|arguments| !arguments.is_empty()),
-        ),
+        FileDefault {
+            flag: "crunch_run",
+            key: "Containers.CrunchRunCommand",
+            values: command.into_iter().map(str::to_owned).collect(),
+        },
+        FileDefault {
+            flag: "crunch_run_arguments",
+            key: "Containers.RuntimeEngine, CrunchRunArgumentsList",
+            values: engine.into_iter().chain(arguments).collect(),
+        },
     ];
-    ours.into_iter().flatten().chain(config.common()).collect()
+    ours.into_iter()
+        .filter(|ours| !ours.values.is_empty())
+        .collect()
 }
 
 fn main() -> ExitCode {
-    service::main(config_defaults, run)
+    service::main(&KEYS, crunch_run_defaults, run)
 }
 
 fn run(mut flags: Flags, _: ValueSources, config: Option<Arc<Config>>) -> ExitCode {
@@ -141,6 +141,7 @@ fn run(mut flags: Flags, _: ValueSources, config: Option<Arc<Config>>) -> ExitCo
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
+    use dispatch_core::config;
 
     #[test]
     fn the_flags_are_well_formed() {
@@ -157,7 +158,7 @@ mod tests {
         let path = file.path().to_str().unwrap();
         let arguments = ["x", "--state-dir=/r", "--config", path].map(std::ffi::OsString::from);
         let parsed =
-            dispatch_core::config::parse::<super::Flags>(arguments, super::config_defaults);
+            config::parse::<super::Flags>(arguments, &super::KEYS, super::crunch_run_defaults);
         let (flags, _, _) = parsed.unwrap();
         assert_eq!(flags.crunch_run.unwrap().to_str(), Some("/opt/crunch-run"));
         assert_eq!(

@@ -13,7 +13,7 @@ use dispatch_core::model::staging_allowance::StagingAllowance;
 use dispatch_core::scheduler::owner_map::OwnerMap;
 use dispatch_core::service::{self, man_page, subcommands};
 
-use crate::settings::{PerPartition, Settings, check_argument};
+use crate::settings::{ENVIRONMENT_KEY, PerPartition, Settings, check_argument};
 use crate::submit::sbatch::{DEFAULT_ARGUMENTS, DEFAULT_GPU_ARGUMENTS};
 
 /// Run the containers of an Arvados-style queue as Slurm jobs, one job each
@@ -112,10 +112,8 @@ impl Flags {
     pub fn settings(&self) -> Result<Settings, Box<dyn Error + Send + Sync>> {
         let config = self.common.config.as_deref();
         let mut environment = self.common.job_environment();
-        let slurm = config.map(|config| &config.cluster.containers.slurm);
-        let more = slurm.and_then(|slurm| slurm.sbatch_environment_variables.clone());
-        let mut more = more.unwrap_or_default();
-        more.remove(config::SAMPLE);
+        let more = config.map(|config| config.map(ENVIRONMENT_KEY));
+        let more = more.unwrap_or_default();
         if more.contains_key("ARVADOS_API_TOKEN") {
             return Err("remove ARVADOS_API_TOKEN from SbatchEnvironmentVariables: each job has a token of its own".into());
         }

@@ -26,7 +26,7 @@ use subcommands::Commands;
 
 /// The program: reads the command line and the configuration, and runs until it is stopped.
 pub fn main() -> ExitCode {
-    service::main(settings::file_defaults, run)
+    service::main(&settings::KEYS, settings::crunch_run_default, run)
 }
 
 fn run(mut flags: Flags, origins: ValueSources, config: Option<Arc<Config>>) -> ExitCode {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arvados_client::ContainerUuid;
-use dispatch_core::config::{Config, FileDefault, list, one};
+use dispatch_core::config::{Config, FileDefault, Form, Key};
 use dispatch_core::model::instance_types::{InstanceType, NoInstanceTypeFits, fit, name_for};
 use dispatch_core::model::owner::{Charge, KnownOwner};
 use dispatch_core::model::resources::{Admission, ResourceRequest};
@@ -239,44 +239,37 @@ impl Settings {
     }
 }
 
-/// Defaults of our flags from the configuration file.
-pub fn file_defaults(config: &Config) -> Vec<FileDefault> {
-    let containers = &config.cluster.containers;
-    let slurm = &containers.slurm;
-    let map = |flag, key, values: &BTreeMap<String, String>| {
-        let values: Vec<String> = values.iter().map(|(p, v)| format!("{p}:{v}")).collect();
-        (!values.is_empty()).then_some(FileDefault { flag, key, values })
-    };
-    let models = |models: &BTreeMap<String, String>| {
-        let values: Vec<String> = models
-            .iter()
-            .map(|(t, name)| format!("{t}={name}"))
-            .collect();
-        let (flag, key) = ("gpu_models", "Containers.SLURM.GPUModels");
-        (!values.is_empty()).then_some(FileDefault { flag, key, values })
-    };
-    #[rustfmt::skip]
-    let ours = [
-        list("arguments", "Containers.SLURM.SbatchArgumentsList", slurm.sbatch_arguments_list.clone()),
-        list("gpu_arguments", "Containers.SLURM.SbatchGPUArgumentsList", slurm.sbatch_gpu_arguments_list.clone()),
-        list("preemptible_arguments", "Containers.SLURM.PreemptibleArgumentsList", slurm.preemptible_arguments_list.clone()),
-        one("priority_spread", "Containers.SLURM.PrioritySpread", slurm.priority_spread.map(|spread| spread.to_string())),
-        one("clusters", "Containers.SLURM.Clusters", slurm.clusters.clone()),
-        models(&slurm.gpu_models),
-        one("owner_map", "Containers.SLURM.OwnerMap", slurm.owner_map.clone()),
-        map("account", "Containers.SLURM.Account", &slurm.account),
-        map("qos", "Containers.SLURM.QOS", &slurm.qos),
-        map("reservation", "Containers.SLURM.Reservation", &slurm.reservation),
-        map("constraint", "Containers.SLURM.Constraint", &slurm.constraint),
-        config.crunch_run("crunch-run"),
-        config.staging_allowance(),
-    ];
-    ours.into_iter().flatten().chain(config.common()).collect()
+/// The keys of the configuration file that dispatch-slurm reads besides the common ones.
+#[rustfmt::skip]
+pub const KEYS: [Key; 13] = [
+    Key::new("Containers.SLURM.SbatchArgumentsList", "arguments", Form::List),
+    Key::new("Containers.SLURM.SbatchGPUArgumentsList", "gpu_arguments", Form::List),
+    Key::new("Containers.SLURM.PreemptibleArgumentsList", "preemptible_arguments", Form::List),
+    Key::new(ENVIRONMENT_KEY, "", Form::Map),
+    Key::new("Containers.SLURM.PrioritySpread", "priority_spread", Form::Number),
+    Key::new("Containers.SLURM.Clusters", "clusters", Form::Text),
+    Key::new("Containers.SLURM.GPUModels", "gpu_models", Form::Map),
+    Key::new("Containers.SLURM.OwnerMap", "owner_map", Form::Text),
+    Key::new("Containers.SLURM.Account", "account", Form::ByPartition),
+    Key::new("Containers.SLURM.QOS", "qos", Form::ByPartition),
+    Key::new("Containers.SLURM.Reservation", "reservation", Form::ByPartition),
+    Key::new("Containers.SLURM.Constraint", "constraint", Form::ByPartition),
+    Key::new("Containers.StagingAllowance", "staging_allowance", Form::Text),
+];
+/// The environment of sbatch.
+pub const ENVIRONMENT_KEY: &str = "Containers.SLURM.SbatchEnvironmentVariables";
+
+/// The default of `--crunch-run` in the configuration file.
+pub fn crunch_run_default(config: &Config) -> Vec<FileDefault> {
+    config.crunch_run("crunch-run").into_iter().collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use dispatch_core::config::{Origin, parse};
+
     use super::*;
+    use crate::flags::Flags;
 
     fn owned(list: &[&str]) -> Vec<String> {
         list.iter().map(|s| (*s).to_owned()).collect()
@@ -368,26 +361,24 @@ mod tests {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         let text = "Clusters: {zzzzz: {Containers: {CrunchRunCommand: x-crunch-run, CrunchRunArgumentsList: ['--a=b c'],
             RuntimeEngine: podman, MinRetryPeriod: 13s, SLURM: {SbatchGPUArgumentsList: [], PreemptibleArgumentsList: [--qos=low], Account: {gpu: x, '*': y},
-            Clusters: 'a,b'}}}}";
+            Clusters: 'a,b', GPUModels: {SAMPLE: x, '8.0': a100}}}}}";
         std::io::Write::write_all(&mut file, text.as_bytes()).unwrap();
-        let given = file_defaults(&Config::read(file.path()).unwrap());
-        let defaults: Vec<_> = given
-            .iter()
-            .map(|given| (given.flag, given.values.join(" ")))
-            .collect();
+        let path = file.path().to_str().unwrap();
+        let words = ["x", "--state-dir=/jobs", "--config", path].map(std::ffi::OsString::from);
+        let parsed = parse::<Flags>(words, &KEYS, crunch_run_default);
+        let (flags, origins, _) = parsed.unwrap();
+        assert!(flags.gpu_arguments.is_empty());
+        assert_eq!(flags.preemptible_arguments, ["--qos=low"]);
+        assert_eq!(flags.clusters.as_deref(), Some("a,b"));
+        assert_eq!(flags.account, ["*:y", "gpu:x"]);
+        assert_eq!(flags.gpu_models, [("8.0".to_owned(), "a100".to_owned())]);
         assert_eq!(
-            defaults,
-            [
-                ("gpu_arguments", String::new()),
-                ("preemptible_arguments", "--qos=low".to_owned()),
-                ("clusters", "a,b".to_owned()),
-                ("account", "*:y gpu:x".to_owned()),
-                (
-                    "crunch_run",
-                    "x-crunch-run '--a=b c' '--runtime-engine=podman'".to_owned()
-                ),
-                ("min_retry_period", "13000ms".to_owned()),
-            ]
+            flags.crunch_run,
+            "x-crunch-run '--a=b c' '--runtime-engine=podman'"
         );
+        assert_eq!(flags.common.min_retry_period.as_secs(), 13);
+        let key = "Containers.SLURM.Clusters";
+        assert_eq!(origins.of("clusters"), Origin::File(key));
+        assert_eq!(origins.of("qos"), Origin::Default);
     }
 }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches};
 
-use super::{Config, ConfigError};
+use super::{Config, ConfigError, Key};
 use crate::service::exit::exit_usage_error;
 
 /// The flag of programs that read the file.
@@ -75,19 +75,19 @@ impl ValueSources {
 }
 
 /// Parses the program's flags. The file that `--config` names supplies the flags that are not
-/// given. `given` maps the file to the program's flags. A wrong flag ends the program, as clap
-/// does.
+/// given: by the keys in `own`, and as `more` says. A wrong flag ends the program, as clap does.
 pub fn parse<F: CommandFactory + FromArgMatches>(
     arguments: impl IntoIterator<Item = OsString>,
-    given: impl Fn(&Config) -> Vec<FileDefault>,
+    own: &[Key],
+    more: impl Fn(&Config) -> Vec<FileDefault>,
 ) -> Result<(F, ValueSources, Option<Config>), ConfigError> {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     let matches = read(F::command(), &arguments);
     let Some(path) = matches.get_one::<PathBuf>("config") else {
         return Ok((from_matches(&matches), of::<F>(matches, Vec::new()), None));
     };
-    let config = Config::read(path)?;
-    let given = given(&config);
+    let config = Config::read(path, own)?;
+    let given: Vec<FileDefault> = config.defaults().chain(more(&config)).collect();
     let command = given.iter().fold(F::command(), |command, given| {
         // clap keeps references to defaults for the program's lifetime, so the strings are leaked.
         let values: Vec<&'static str> = given.values.iter().map(|v| &*v.clone().leak()).collect();
@@ -122,43 +122,39 @@ fn of<F: CommandFactory>(matches: ArgMatches, given: Vec<FileDefault>) -> ValueS
 }
 
 impl Config {
-    /// The defaults that the file gives to every dispatcher.
-    pub fn common(&self) -> Vec<FileDefault> {
-        let containers = &self.cluster.containers;
-        let reserve = containers.reserve_extra_ram.map(|bytes| FileDefault {
-            flag: "reserve_extra_ram",
-            key: "Containers.ReserveExtraRAM",
-            values: vec![format!("{bytes}B")],
-        });
-        let retry = containers.min_retry_period.map(|period| FileDefault {
-            flag: "min_retry_period",
-            key: "Containers.MinRetryPeriod",
-            values: vec![format!("{}ms", period.as_millis())],
-        });
-        reserve.into_iter().chain(retry).collect()
+    /// The defaults of flags in the program's keys.
+    fn defaults(&self) -> impl Iterator<Item = FileDefault> {
+        let given = self.values.iter().filter(|(key, _)| !key.flag.is_empty());
+        given.map(|(key, values)| FileDefault {
+            flag: key.flag,
+            key: key.path,
+            values: values.clone(),
+        })
     }
 
-    /// The default of `--staging-allowance` of dispatchers for a cluster.
-    pub fn staging_allowance(&self) -> Option<FileDefault> {
-        let key = "Containers.StagingAllowance";
-        let value = self.cluster.containers.staging_allowance.clone();
-        one("staging_allowance", key, value)
+    /// The command, the arguments and the engine of crunch-run.
+    pub fn crunch_run_keys(&self) -> (Option<&str>, Vec<&str>, Option<&str>) {
+        let texts = |path| self.values(path).unwrap_or_default().iter();
+        let one = |path| texts(path).next().map(String::as_str);
+        let arguments = texts("Containers.CrunchRunArgumentsList");
+        (
+            one("Containers.CrunchRunCommand"),
+            arguments.map(String::as_str).collect(),
+            one("Containers.RuntimeEngine"),
+        )
     }
 
     /// The default of crunch-run's command: the program with its arguments and the container
     /// engine. `program` is used if the file names no command.
     pub fn crunch_run(&self, program: &str) -> Option<FileDefault> {
-        let containers = &self.cluster.containers;
-        let command = containers.crunch_run_command.as_deref();
-        let arguments = containers.crunch_run_arguments_list.as_deref();
-        let engine = containers.runtime_engine.as_deref();
-        if command.is_none() && arguments.is_none() && engine.is_none() {
+        let (command, arguments, engine) = self.crunch_run_keys();
+        if command.is_none() && arguments.is_empty() && engine.is_none() {
             return None;
         }
         let engine = engine.map(|engine| format!("--runtime-engine={engine}"));
         let words = [command.unwrap_or(program)]
             .into_iter()
-            .chain(arguments.unwrap_or_default().iter().map(String::as_str))
+            .chain(arguments)
             .chain(engine.as_deref());
         // This fails only for a NUL, which neither YAML nor a command can contain.
         let quoted = shlex::try_join(words).ok()?;
@@ -168,21 +164,6 @@ impl Config {
             values: vec![quoted],
         })
     }
-}
-
-/// The default for a flag with one value, if the key is set.
-pub fn one(flag: &'static str, key: &'static str, value: Option<String>) -> Option<FileDefault> {
-    list(flag, key, value.map(|value| vec![value]))
-}
-
-/// The default for a flag with a list of values, if the key is set.
-pub fn list(
-    flag: &'static str,
-    key: &'static str,
-    values: Option<Vec<String>>,
-) -> Option<FileDefault> {
-    let values = values?;
-    Some(FileDefault { flag, key, values })
 }
 
 #[cfg(test)]
@@ -237,7 +218,7 @@ mod tests {
         let path = file.path().to_str().unwrap();
         let parsed = |more: &[&str]| {
             let all = ["x"].iter().chain(more).map(OsString::from);
-            parse::<Flags>(all, Config::common).unwrap()
+            parse::<Flags>(all, &[], |_| Vec::new()).unwrap()
         };
         let (flags, origins, config) = parsed(&["--config", path, "--min-retry-period=5s"]);
         assert_eq!(flags.common.reserve_extra_ram, 1024);

@@ -1,27 +1,33 @@
-//! Reads the Arvados configuration file. Input: a YAML file; output: a [`Config`] with the keys
-//! that dispatchers use, under the file's own names, and warnings.
+//! Reads the Arvados configuration file. Input: a YAML file and the keys that a program reads;
+//! output: a [`Config`] with their values, and warnings.
 //!
-//! The file describes a whole cluster, so most keys are ignored. Probable typos near the keys in
-//! use give a warning. A value of the wrong type is an error that names its path.
+//! Each key that gives the default of a flag is one [`Key`] of its program. The file describes a
+//! whole cluster, so most keys are ignored. Probable typos near the keys in use give a warning. A
+//! value of the wrong type is an error that names its path.
 
 mod flags;
+mod keys;
 mod server;
+pub mod settings;
+#[cfg(test)]
+mod tests;
+mod unknown_keys;
 mod values;
 
 use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use arvados_client::Token;
 use serde::Deserialize;
+use serde_norway::Value;
 
 use crate::model::instance_types::{self, InstanceType};
 
-pub use flags::{FileDefault, Flag, Origin, ValueSources, list, one, parse};
+pub use flags::{FileDefault, Flag, Origin, ValueSources, parse};
+pub use keys::{Form, Key};
 pub use server::variable;
-pub use values::SAMPLE;
 
 /// The reason for which the file cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +59,8 @@ pub struct Config {
     pub id: String,
     /// Settings of the cluster.
     pub cluster: Cluster,
+    /// The values of the program's keys, in the syntax of the command line.
+    values: Vec<(Key, Vec<String>)>,
     /// Warnings for the admin about keys that are probably typos.
     pub warnings: Vec<String>,
     /// A warning if everybody can read the file and the token in it.
@@ -78,9 +86,6 @@ pub struct Cluster {
     /// Settings of TLS.
     #[serde(rename = "TLS", deserialize_with = "values::or_default")]
     pub tls: Tls,
-    /// Settings for running containers.
-    #[serde(rename = "Containers", deserialize_with = "values::or_default")]
-    pub containers: Containers,
     #[serde(rename = "InstanceTypes", deserialize_with = "values::or_default")]
     instance_types: BTreeMap<String, Kind>,
 }
@@ -110,100 +115,6 @@ pub struct Tls {
     /// Whether to accept any certificate.
     #[serde(rename = "Insecure")]
     pub insecure: Option<bool>,
-}
-
-/// `Containers`.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default, rename_all = "PascalCase")]
-pub struct Containers {
-    /// Command of crunch-run on the nodes.
-    pub crunch_run_command: Option<String>,
-    /// Arguments of crunch-run.
-    pub crunch_run_arguments_list: Option<Vec<String>>,
-    /// Container engine.
-    pub runtime_engine: Option<String>,
-    /// Bytes of memory reserved beside each container.
-    #[serde(rename = "ReserveExtraRAM", deserialize_with = "values::size")]
-    pub reserve_extra_ram: Option<u64>,
-    /// Delay between two attempts at one container.
-    #[serde(deserialize_with = "values::time")]
-    pub min_retry_period: Option<Duration>,
-    /// Time to fetch inputs and save results, in addition to the run time limit of a container. Not
-    /// in upstream Arvados.
-    pub staging_allowance: Option<String>,
-    /// Settings for Slurm.
-    #[serde(rename = "SLURM", deserialize_with = "values::or_default")]
-    pub slurm: Slurm,
-    /// Settings for HTCondor; this key is not in upstream Arvados.
-    #[serde(deserialize_with = "values::or_default")]
-    pub condor: Condor,
-}
-
-/// `Containers.SLURM`.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default, rename_all = "PascalCase")]
-pub struct Slurm {
-    /// Maximum distance between the nice values of jobs.
-    pub priority_spread: Option<u64>,
-    /// Templates of arguments of sbatch.
-    pub sbatch_arguments_list: Option<Vec<String>>,
-    /// Further arguments for containers with GPUs.
-    #[serde(rename = "SbatchGPUArgumentsList")]
-    pub sbatch_gpu_arguments_list: Option<Vec<String>>,
-    /// Further arguments for preemptible containers. Not in upstream Arvados.
-    pub preemptible_arguments_list: Option<Vec<String>>,
-    /// Environment variables for sbatch, which passes them to the job.
-    pub sbatch_environment_variables: Option<BTreeMap<String, String>>,
-    /// Accounts by partition; `*` is any other partition. Not in upstream Arvados.
-    #[serde(deserialize_with = "values::per_partition")]
-    pub account: BTreeMap<String, String>,
-    /// Quality of service by partition. Not in upstream Arvados.
-    #[serde(rename = "QOS", deserialize_with = "values::per_partition")]
-    pub qos: BTreeMap<String, String>,
-    /// Reservations by partition. Not in upstream Arvados.
-    #[serde(deserialize_with = "values::per_partition")]
-    pub reservation: BTreeMap<String, String>,
-    /// Required node features by partition. Not in upstream Arvados.
-    #[serde(deserialize_with = "values::per_partition")]
-    pub constraint: BTreeMap<String, String>,
-    /// Cluster of a federation. Not in upstream Arvados.
-    pub clusters: Option<String>,
-    /// Names of GPU models by hardware target. Not in upstream Arvados.
-    #[serde(rename = "GPUModels")]
-    pub gpu_models: BTreeMap<String, String>,
-    /// File with arguments by user and project. Not in upstream Arvados.
-    pub owner_map: Option<String>,
-}
-
-/// `Containers.Condor`. None of its keys is in upstream Arvados.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default, rename_all = "PascalCase")]
-pub struct Condor {
-    /// Templates of lines of the submit description.
-    pub submit_lines: Option<Vec<String>>,
-    /// Further lines for containers with GPUs.
-    #[serde(rename = "GPUSubmitLines")]
-    pub gpu_submit_lines: Option<Vec<String>>,
-    /// Further lines for preemptible containers.
-    pub preemptible_submit_lines: Option<Vec<String>>,
-    /// Accounting group that is charged.
-    pub accounting_group: Option<String>,
-    /// User within the accounting group.
-    pub accounting_group_user: Option<String>,
-    /// Concurrency limits that each job counts against.
-    pub concurrency_limits: Option<String>,
-    /// ClassAd expression that a machine must satisfy.
-    pub requirements: Option<String>,
-    /// ClassAd rank expression: HTCondor prefers machines with higher values.
-    pub rank: Option<String>,
-    /// Environment variables of the job.
-    pub environment_variables: Option<BTreeMap<String, String>>,
-    /// Whether crunch-run is transferred with each job.
-    pub transfer_crunch_run: Option<bool>,
-    /// Whether machines join the pool when jobs wait for them.
-    pub pool_grows: Option<bool>,
-    /// File with submit lines by user and project.
-    pub owner_map: Option<String>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -250,8 +161,8 @@ struct Cuda {
 }
 
 impl Config {
-    /// Reads the file at `path`.
-    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+    /// Reads the file at `path`, with these keys of the program besides the common ones.
+    pub fn read(path: &Path, own: &[Key]) -> Result<Self, ConfigError> {
         let read = || {
             let text = std::fs::read_to_string(path)?;
             Ok((text, path.metadata()?.permissions().mode()))
@@ -260,7 +171,7 @@ impl Config {
             path: path.to_owned(),
             source,
         })?;
-        let mut config = Self::of(&text).map_err(|what| ConfigError::Wrong {
+        let mut config = Self::of(&text, own).map_err(|what| ConfigError::Wrong {
             path: path.to_owned(),
             what,
         })?;
@@ -274,14 +185,9 @@ impl Config {
         Ok(config)
     }
 
-    fn of(text: &str) -> Result<Self, String> {
-        let mut warnings = Vec::new();
-        let yaml = serde_norway::Deserializer::from_str(text);
+    fn of(text: &str, own: &[Key]) -> Result<Self, String> {
         // An error of serde_norway begins with the place, so none is added.
-        let file: File = serde_ignored::deserialize(yaml, |path| {
-            warnings.extend(unknown_keys::warning(&unknown_keys::key_path(&path)));
-        })
-        .map_err(|error| error.to_string())?;
+        let file: File = serde_norway::from_str(text).map_err(|error| error.to_string())?;
         let mut clusters = file.clusters.into_iter();
         let (Some((id, cluster)), None) = (clusters.next(), clusters.next()) else {
             return Err("Clusters: there must be exactly one cluster".to_owned());
@@ -291,12 +197,38 @@ impl Config {
             let check = kind.check();
             check.map_err(|why| format!("Clusters.{id}.InstanceTypes.{name}.{why}"))?;
         }
+        let tree: Value = serde_norway::from_str(text).map_err(|error| error.to_string())?;
+        let tree = &tree["Clusters"][&*id];
+        let keys = [&keys::COMMON, own].concat();
+        let mut values = Vec::new();
+        for key in &keys {
+            let read = key.read(tree);
+            let read = read.map_err(|why| format!("Clusters.{id}.{}: {why}", key.path))?;
+            values.extend(read.map(|read| (*key, read)));
+        }
         Ok(Self {
-            warnings,
+            warnings: unknown_keys::warnings(tree, &format!("Clusters.{id}"), &keys),
+            values,
             id,
             cluster,
             ..Self::default()
         })
+    }
+
+    /// The values of a key that the program reads, in the syntax of the command line; none if it
+    /// is not set.
+    pub fn values(&self, path: &str) -> Option<&[String]> {
+        let found = self.values.iter().find(|(key, _)| key.path == path);
+        found.map(|(_, values)| &**values)
+    }
+
+    /// The names and values of a key with the form [`Form::Map`].
+    pub fn map(&self, path: &str) -> BTreeMap<String, String> {
+        let pairs = self.values(path).unwrap_or_default().iter();
+        let pairs = pairs.filter_map(|pair| pair.split_once('='));
+        pairs
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect()
     }
 
     /// The instance types of the cluster.
@@ -355,8 +287,3 @@ impl Kind {
         }
     }
 }
-
-pub mod settings;
-#[cfg(test)]
-mod tests;
-pub mod unknown_keys;

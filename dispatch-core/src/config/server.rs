@@ -76,7 +76,7 @@ mod tests {
             (Some(no_host), INSECURE, None, Some("env ARVADOS_API_HOST_INSECURE")),
         ];
         for (n, (text, key, file, expected)) in rows.into_iter().enumerate() {
-            let config = text.map(|text| Config::of(text).unwrap());
+            let config = text.map(|text| Config::of(text, &[]).unwrap());
             let got = variable(key, config.as_ref(), file, environment);
             assert_eq!(got.as_deref(), expected, "row {n}");
         }

@@ -23,6 +23,7 @@ Clusters:
       CloudVMs: {Enable: false}
       Colour: blue
       SLURM:
+        Managed: false
         PrioritySpread: 42
         SbatchArgumentsList: ["--job-name=%U", "--mem=%M"]
         SbatchGPUArgumentsList:
@@ -37,21 +38,43 @@ Clusters:
       c1: {VCPUs: 1, RAM: 1GiB, CUDA: {DriverVersion: "11.0", HardwareCapability: "9.0", DeviceCount: 1}}
 "#;
 
+#[rustfmt::skip]
+const SLURM: [Key; 8] = [
+    Key::new("Containers.SLURM.SbatchArgumentsList", "arguments", Form::List),
+    Key::new("Containers.SLURM.SbatchGPUArgumentsList", "gpu_arguments", Form::List),
+    Key::new("Containers.SLURM.SbatchEnvironmentVariables", "", Form::Map),
+    Key::new("Containers.SLURM.PrioritySpread", "priority_spread", Form::Number),
+    Key::new("Containers.SLURM.Account", "account", Form::ByPartition),
+    Key::new("Containers.SLURM.QOS", "qos", Form::ByPartition),
+    Key::new("Containers.SLURM.Reservation", "reservation", Form::ByPartition),
+    Key::new("Containers.SLURM.Managed", "", Form::Switch),
+];
+
 #[test]
 fn everything_that_dispatchers_read_is_read() {
-    let config = Config::of(FULL).unwrap();
+    let config = Config::of(FULL, &SLURM).unwrap();
     assert_eq!(config.id, "zzzzz");
-    let containers = &config.cluster.containers;
-    assert_eq!(containers.reserve_extra_ram, Some(550 << 20));
-    assert_eq!(containers.min_retry_period, Some(Duration::from_secs(90)));
-    assert_eq!(containers.runtime_engine.as_deref(), Some("singularity"));
-    let slurm = &containers.slurm;
-    assert_eq!(slurm.priority_spread, Some(42));
-    assert_eq!(slurm.sbatch_gpu_arguments_list, None);
-    assert_eq!(slurm.sbatch_arguments_list.as_ref().unwrap().len(), 2);
-    assert_eq!(slurm.account["gpu"], "lab-gpu");
-    assert_eq!(slurm.qos["*"], "high");
-    assert!(slurm.reservation.is_empty());
+    let values = |path| config.values(path).map(|values| values.join(" "));
+    for (path, expected) in [
+        ("Containers.ReserveExtraRAM", Some("576716800B")),
+        ("Containers.MinRetryPeriod", Some("90000ms")),
+        ("Containers.RuntimeEngine", Some("singularity")),
+        ("Containers.SLURM.PrioritySpread", Some("42")),
+        ("Containers.SLURM.SbatchGPUArgumentsList", None),
+        (
+            "Containers.SLURM.SbatchArgumentsList",
+            Some("--job-name=%U --mem=%M"),
+        ),
+        ("Containers.SLURM.Account", Some("*:lab gpu:lab-gpu")),
+        ("Containers.SLURM.QOS", Some("*:high")),
+        ("Containers.SLURM.Reservation", None),
+        ("Containers.SLURM.Managed", Some("false")),
+    ] {
+        assert_eq!(values(path).as_deref(), expected, "{path}");
+    }
+    let environment = config.map("Containers.SLURM.SbatchEnvironmentVariables");
+    let expected = [("ARVADOS_KEEP_SERVICES".to_owned(), "u1 u2".to_owned())];
+    assert_eq!(environment, BTreeMap::from(expected));
     let token = config.cluster.system_root_token.as_ref().unwrap();
     assert_eq!(token.expose(), "rootsecretrootsecret");
     assert!(!format!("{config:?}").contains("rootsecret"));
@@ -86,8 +109,9 @@ fn sizes_follow_the_rules_of_arvados() {
         ("550MiB", 550 << 20),
     ] {
         let text = format!("Clusters: {{zzzzz: {{Containers: {{ReserveExtraRAM: {text}}}}}}}");
-        let containers = Config::of(&text).unwrap().cluster.containers;
-        assert_eq!(containers.reserve_extra_ram, Some(bytes), "{text}");
+        let config = Config::of(&text, &[]).unwrap();
+        let value = config.values("Containers.ReserveExtraRAM").unwrap();
+        assert_eq!(value, [format!("{bytes}B")], "{text}");
     }
 }
 
@@ -97,7 +121,7 @@ fn what_is_wrong_is_told_with_its_place() {
     let rows = [
         ("Containers: {SLURM: {PrioritySpread: wide}}", "Clusters.zzzzz.Containers.SLURM.PrioritySpread: invalid type"),
         ("Containers: {SLURM: {SbatchArgumentsList: --mem=%M}}", "Clusters.zzzzz.Containers.SLURM.SbatchArgumentsList: invalid type"),
-        ("Containers: {SLURM: {SbatchArgumentsList: [a, [b]]}}", "Clusters.zzzzz.Containers.SLURM.SbatchArgumentsList[1]: invalid type"),
+        ("Containers: {SLURM: {SbatchArgumentsList: [a, [b]]}}", "Clusters.zzzzz.Containers.SLURM.SbatchArgumentsList: invalid type"),
         ("Containers: {SLURM: {Account: [a]}}", "a map from partition to text"),
         ("Containers: {ReserveExtraRAM: much}", "Containers.ReserveExtraRAM: invalid value: string \"much\", expected a size"),
         ("Containers: {ReserveExtraRAM: -1}", "expected a size"),
@@ -111,16 +135,16 @@ fn what_is_wrong_is_told_with_its_place() {
         ("SystemRootToken: [5ecret]", "SystemRootToken is not text"),
     ];
     for (text, expected) in rows {
-        let error = Config::of(&format!("Clusters: {{zzzzz: {{{text}}}}}")).unwrap_err();
+        let error = Config::of(&format!("Clusters: {{zzzzz: {{{text}}}}}"), &SLURM).unwrap_err();
         assert!(error.contains(expected), "{text}: {error}");
         assert!(!error.contains("5ecret"), "{error}");
     }
     for text in ["", "{}", "Clusters: {}", "Clusters: {aaaaa: {}, bbbbb: {}}"] {
-        let error = Config::of(text).unwrap_err();
+        let error = Config::of(text, &[]).unwrap_err();
         assert!(error.contains("exactly one cluster"), "{text}: {error}");
     }
-    assert!(Config::of("Clusters: {zzzzz: ").is_err());
-    let error = Config::read(Path::new("/no/such/file")).unwrap_err();
+    assert!(Config::of("Clusters: {zzzzz: ", &[]).is_err());
+    let error = Config::read(Path::new("/no/such/file"), &[]).unwrap_err();
     assert!(error.to_string().contains("/no/such/file"), "{error}");
 }
 
@@ -128,6 +152,7 @@ fn what_is_wrong_is_told_with_its_place() {
 fn empty_sections_are_as_none() {
     let config = Config::of(
         "Clusters: {zzzzz: {Containers: , TLS: , Services: {Controller: }, InstanceTypes: , SystemRootToken: ''}}",
+        &SLURM,
     )
     .unwrap();
     assert!(config.cluster.system_root_token.is_none());
@@ -143,7 +168,7 @@ fn a_token_that_everybody_can_read_is_warned_of() {
     for (mode, warnings) in [(0o644, 1), (0o640, 0)] {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
         assert_eq!(
-            Config::read(&path).unwrap().exposed.iter().count(),
+            Config::read(&path, &[]).unwrap().exposed.iter().count(),
             warnings
         );
     }
@@ -151,13 +176,9 @@ fn a_token_that_everybody_can_read_is_warned_of() {
 
 #[test]
 fn the_sample_is_read_without_a_warning() {
-    let config = Config::of(include_str!("../../../contrib/slurm/config.yml")).unwrap();
+    let sample = include_str!("../../../contrib/slurm/config.yml");
+    let config = Config::of(sample, &SLURM).unwrap();
     assert_eq!(config.warnings, [""; 0]);
-    let list = config
-        .cluster
-        .containers
-        .slurm
-        .sbatch_arguments_list
-        .unwrap();
-    assert_eq!(list.len(), 4);
+    let list = config.values("Containers.SLURM.SbatchArgumentsList");
+    assert_eq!(list.unwrap().len(), 4);
 }

@@ -1,10 +1,12 @@
-//! Finds probable typos in the configuration file. Input: the path of an unknown key; output: a
-//! warning or nothing. No I/O.
+//! Finds probable typos in the configuration file. Input: the file's tree and the keys that the
+//! program reads; output: warnings. No I/O.
 //!
 //! In a section whose keys are all known, any other key gets a warning. Elsewhere the file
 //! configures other programs, so only a key similar to a known one gets a warning.
 
-use serde_ignored::Path;
+use serde_norway::Value;
+
+use super::Key;
 
 /// Sections whose keys are all known, each with the keys in it that are not read.
 const CLOSED_SECTIONS: [(&str, &[&str]); 4] = [
@@ -16,6 +18,7 @@ const CLOSED_SECTIONS: [(&str, &[&str]); 4] = [
         &[
             "AlwaysUsePreemptibleInstances",
             "CloudVMs",
+            "Condor",
             "DefaultKeepCacheDisk",
             "DefaultKeepCacheRAM",
             "DispatchPrivateKey",
@@ -30,6 +33,7 @@ const CLOSED_SECTIONS: [(&str, &[&str]); 4] = [
             "MaximumPriceFactor",
             "PreemptiblePriceFactor",
             "PreemptionBehavior",
+            "SLURM",
             "ShellAccess",
             "StaleLockTimeout",
             "SupportedDockerImageFormats",
@@ -41,49 +45,11 @@ const CLOSED_SECTIONS: [(&str, &[&str]); 4] = [
     ),
 ];
 
-/// Keys that dispatchers read, below `Clusters.ID.`.
-const KNOWN: [&str; 52] = [
+/// Keys that every program reads besides its rows, below `Clusters.ID.`.
+const KNOWN: [&str; 18] = [
     "SystemRootToken",
-    "Services",
-    "Services.Controller",
     "Services.Controller.ExternalURL",
-    "TLS",
     "TLS.Insecure",
-    "Containers",
-    "Containers.CrunchRunCommand",
-    "Containers.CrunchRunArgumentsList",
-    "Containers.RuntimeEngine",
-    "Containers.ReserveExtraRAM",
-    "Containers.MinRetryPeriod",
-    "Containers.StagingAllowance",
-    "Containers.SLURM",
-    "Containers.SLURM.PrioritySpread",
-    "Containers.SLURM.SbatchArgumentsList",
-    "Containers.SLURM.SbatchGPUArgumentsList",
-    "Containers.SLURM.PreemptibleArgumentsList",
-    "Containers.SLURM.SbatchEnvironmentVariables",
-    "Containers.SLURM.Account",
-    "Containers.SLURM.QOS",
-    "Containers.SLURM.Reservation",
-    "Containers.SLURM.Constraint",
-    "Containers.SLURM.Clusters",
-    "Containers.SLURM.OwnerMap",
-    "Containers.SLURM.GPUModels",
-    "Containers.SLURM.GPUModels.*",
-    "Containers.Condor",
-    "Containers.Condor.SubmitLines",
-    "Containers.Condor.GPUSubmitLines",
-    "Containers.Condor.PreemptibleSubmitLines",
-    "Containers.Condor.AccountingGroup",
-    "Containers.Condor.AccountingGroupUser",
-    "Containers.Condor.ConcurrencyLimits",
-    "Containers.Condor.Requirements",
-    "Containers.Condor.Rank",
-    "Containers.Condor.EnvironmentVariables",
-    "Containers.Condor.TransferCrunchRun",
-    "Containers.Condor.PoolGrows",
-    "Containers.Condor.OwnerMap",
-    "InstanceTypes",
     "InstanceTypes.*.VCPUs",
     "InstanceTypes.*.RAM",
     "InstanceTypes.*.Scratch",
@@ -91,64 +57,81 @@ const KNOWN: [&str; 52] = [
     "InstanceTypes.*.AddedScratch",
     "InstanceTypes.*.Price",
     "InstanceTypes.*.Preemptible",
-    "InstanceTypes.*.GPU",
-    "InstanceTypes.*.GPU.DeviceCount",
     "InstanceTypes.*.GPU.Stack",
-    "InstanceTypes.*.CUDA",
+    "InstanceTypes.*.GPU.DriverVersion",
+    "InstanceTypes.*.GPU.HardwareTarget",
+    "InstanceTypes.*.GPU.DeviceCount",
+    "InstanceTypes.*.GPU.VRAM",
+    "InstanceTypes.*.CUDA.DriverVersion",
+    "InstanceTypes.*.CUDA.HardwareCapability",
+    "InstanceTypes.*.CUDA.DeviceCount",
 ];
 
 /// Maximum edit distance between a typo and the known key.
 const MAX_TYPO_DISTANCE: usize = 2;
 
-/// The keys from the root to `path`. They stay separate because the name of an instance type may
-/// contain dots.
-pub fn key_path(path: &Path<'_>) -> Vec<String> {
-    let (parent, step) = match path {
-        Path::Root => return Vec::new(),
-        Path::Seq { parent, index } => (parent, Some(index.to_string())),
-        Path::Map { parent, key } => (parent, Some(key.clone())),
-        Path::Some { parent } => (parent, None),
-        Path::NewtypeStruct { parent } | Path::NewtypeVariant { parent } => (parent, None),
+/// Warnings about the unknown keys of a cluster that are probably typos. `place` is its place in
+/// the file.
+pub fn warnings(cluster: &Value, place: &str, own: &[Key]) -> Vec<String> {
+    let known = KNOWN.into_iter().chain(own.iter().map(|key| key.path));
+    let mut search = Search {
+        known: known.collect(),
+        warnings: Vec::new(),
     };
-    let mut keys = key_path(parent);
-    keys.extend(step);
-    keys
+    search.visit(cluster, "", place);
+    search.warnings
 }
 
-/// The warning for an unknown key, if it is probably a typo.
-pub fn warning(keys: &[String]) -> Option<String> {
-    let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-    let whole = keys.join(".");
-    let key = match keys.as_slice() {
-        ["Clusters", _, "InstanceTypes", _, rest @ ..] => {
-            format!("InstanceTypes.*.{}", rest.join("."))
+struct Search<'a> {
+    /// Paths of values, below the cluster; `*` is any name.
+    known: Vec<&'a str>,
+    warnings: Vec<String>,
+}
+
+impl Search<'_> {
+    /// Visits the keys in the section `section`, which ends with a dot unless it is the cluster.
+    fn visit(&mut self, value: &Value, section: &str, place: &str) {
+        let names = value.as_mapping().into_iter().flatten();
+        for (name, value) in names.filter_map(|(name, value)| Some((name.as_str()?, value))) {
+            let step = if section == "InstanceTypes." {
+                "*"
+            } else {
+                name
+            };
+            let (path, place) = (format!("{section}{step}"), format!("{place}.{name}"));
+            let inside = format!("{path}.");
+            if self.known.iter().any(|known| known.starts_with(&inside)) {
+                self.visit(value, &inside, &place);
+            } else if !self.known.contains(&&*path) {
+                let warning = self.warning(section, name);
+                self.warnings.extend(warning.map(|why| place + &why));
+            }
         }
-        ["Clusters", _, rest @ ..] => rest.join("."),
-        _ => return None,
-    };
-    let (section, name) = key.rsplit_once('.').map_or(("", &*key), |(s, n)| (s, n));
-    let near = KNOWN.iter().filter_map(|known| {
-        let (prefix, known_name) = known.rsplit_once('.').unwrap_or(("", known));
-        let (a, b) = (known_name.to_lowercase(), name.to_lowercase());
-        let distance = strsim::levenshtein(&a, &b);
-        (prefix == section && distance <= MAX_TYPO_DISTANCE.min(b.len() / 2))
-            .then_some((distance, known_name))
-    });
-    let nearest = near.min().map(|(_, name)| name);
-    let expected = CLOSED_SECTIONS.iter().find_map(|(place, others)| {
-        let rest = key.strip_prefix(place)?;
-        let first = rest.split('.').next().unwrap_or_default();
-        Some(others.contains(&first))
-    });
-    match (nearest, expected) {
-        (_, Some(true)) | (None, None) => None,
-        (Some(known), _) => Some(format!("{whole} is not known; is {known} meant?")),
-        (None, Some(false)) => Some(format!("{whole} is not known, and has no effect")),
+    }
+
+    /// What to say of an unknown key, if it is probably a typo.
+    fn warning(&self, section: &str, name: &str) -> Option<String> {
+        let near = self.known.iter().filter_map(|known| {
+            let known_name = known.strip_prefix(section)?.split('.').next()?;
+            let (a, b) = (known_name.to_lowercase(), name.to_lowercase());
+            let distance = strsim::levenshtein(&a, &b);
+            (distance <= MAX_TYPO_DISTANCE.min(b.len() / 2)).then_some((distance, known_name))
+        });
+        let nearest = near.min().map(|(_, name)| name);
+        let closed = CLOSED_SECTIONS.iter().find(|(place, _)| *place == section);
+        let is_expected = closed.map(|(_, others)| others.contains(&name));
+        match (nearest, is_expected) {
+            (_, Some(true)) | (None, None) => None,
+            (Some(known), _) => Some(format!(" is not known; is {known} meant?")),
+            (None, Some(false)) => Some(" is not known, and has no effect".to_owned()),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::Form;
+    use super::super::keys::COMMON;
     use super::*;
 
     #[test]
@@ -172,9 +155,18 @@ mod tests {
             ("Clusters.zzzzz.Services.Keepstore", None),
             ("Other", None),
         ];
+        let own = [
+            Key::new("Containers.SLURM.SbatchArgumentsList", "", Form::List),
+            Key::new("Containers.Condor.SubmitLines", "", Form::List),
+        ];
+        let keys = [&COMMON[..], &own].concat();
         for (path, expected) in rows {
-            let steps: Vec<String> = path.split('.').map(str::to_owned).collect();
-            assert_eq!(warning(&steps).as_deref(), expected, "{path}");
+            let steps = path.rsplit('.');
+            let tree = steps.fold(Value::Null, |inner, step| {
+                Value::Mapping([(step.into(), inner)].into_iter().collect())
+            });
+            let warnings = warnings(&tree["Clusters"]["zzzzz"], "Clusters.zzzzz", &keys);
+            assert_eq!(warnings.first().map(String::as_str), expected, "{path}");
         }
     }
 }
