@@ -44,7 +44,7 @@ fn world(running: usize) -> World {
             owner: None,
             requested_by: None,
             created_at: None,
-            was_locked: false,
+            locks: 0,
             state: match runs {
                 true => ContainerState::Running,
                 false => ContainerState::Queued,

@@ -58,8 +58,8 @@ pub struct ObservedContainer {
     pub requested_by: Option<ContainerUuid>,
     /// Creation time of the container, by the server's clock.
     pub created_at: Option<Timestamp>,
-    /// Whether it was locked before. The server allows few locks.
-    pub was_locked: bool,
+    /// Number of its locks so far. The server allows few.
+    pub locks: u32,
     /// Whether the scheduler lets the container start now.
     pub fit: Admission,
     /// Start of the API poll that returned the record.

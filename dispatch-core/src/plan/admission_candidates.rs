@@ -40,7 +40,7 @@ fn candidate(world: &World, uuid: &ContainerUuid, known: &ObservedContainer) -> 
     Candidate {
         container: uuid.clone(),
         needs: known.needs.clone(),
-        was_locked: known.was_locked,
+        was_locked: known.locks > 0,
         runners: workflow_runners::runners_of(world, known),
     }
 }
@@ -95,7 +95,7 @@ mod tests {
                 owner: None,
                 requested_by: None,
                 created_at: None,
-                was_locked: false,
+                locks: 0,
                 state: ContainerState::Queued,
                 priority: if n == 3 { 0 } else { i64::from(n) },
                 etag: String::new(),

@@ -66,7 +66,7 @@ fn world(state: ContainerState, holder: LockHolder, priority: i64) -> World {
             owner: None,
             requested_by: None,
             created_at: None,
-            was_locked: false,
+            locks: 0,
             state,
             priority,
             etag: "e".into(),

@@ -71,7 +71,7 @@ impl Reconciler {
             }
             Outcome::NoJobDirectory => {
                 self.end_submission(&container, Phase::Locked);
-                let until = self.submits.backoff.record_failure(&container, now);
+                let until = self.retry_after_failure(&container, now);
                 self.cooldown_until.insert(container, until);
             }
             Outcome::NotSubmitted(state, is_revoked) => {
@@ -245,12 +245,23 @@ impl Reconciler {
     fn schedule_retry(&mut self, container: ContainerUuid, now: MonotonicTime) -> Option<Decision> {
         let known = self.world.containers.get(&container);
         let is_wanted = known.is_some_and(|known| known.priority > 0);
+        let at = self.retry_after_failure(&container, now);
         self.clear_attempt(&container);
-        let at = self.submits.backoff.record_failure(&container, now);
         self.world.retry_at.insert(container.clone(), at);
         let seconds = seconds_until(at, now);
         let reason = format!("the next attempt begins in {seconds} s, or later");
         is_wanted.then_some(Decision::DecidedNotToRun { container, reason })
+    }
+
+    /// Returns the time of the next attempt.
+    fn retry_after_failure(
+        &mut self,
+        container: &ContainerUuid,
+        now: MonotonicTime,
+    ) -> MonotonicTime {
+        let known = self.world.containers.get(container);
+        let locks = known.map_or(0, |known| known.locks);
+        self.submits.backoff.record_failure(container, locks, now)
     }
 
     /// Forgets the attempt. The next poll returns the container's record again.

@@ -359,7 +359,7 @@ impl Reconciler {
             owner,
             requested_by,
             created_at: record.created_at,
-            was_locked: record.locks > 0,
+            locks: record.locks,
             fit: Admission::Later("the scheduler has not decided on its admission yet".into()),
             seen: self.poll.began,
         }

@@ -29,13 +29,17 @@ impl RetryBackoff {
         }
     }
 
-    /// Records that a container failed before it ran. Returns the time of the next attempt.
+    /// Records that a container failed before it ran, after this number of attempts of any process.
+    /// Returns the time of the next attempt.
     pub fn record_failure(
         &mut self,
         container: &ContainerUuid,
+        attempts: u32,
         now: MonotonicTime,
     ) -> MonotonicTime {
         let entry = self.failures.entry(container.clone()).or_insert((0, now));
+        // A restart does not make it quicker: the server allows few locks.
+        entry.0 = entry.0.max(attempts.saturating_sub(1));
         let delay = self.initial.saturating_mul(1 << entry.0.min(16));
         let delay = delay.min(MAX_DELAY.max(self.initial));
         *entry = (entry.0 + 1, MonotonicTime(now.0 + delay));
@@ -61,8 +65,14 @@ mod tests {
         );
         let mut backoff = RetryBackoff::new(Duration::from_secs(2));
         let delays: Vec<u64> = (0..11)
-            .map(|_| backoff.record_failure(&uuid, now).since(now).as_secs())
+            .map(|_| backoff.record_failure(&uuid, 1, now).since(now).as_secs())
             .collect();
         assert_eq!(delays, [2, 4, 8, 16, 32, 64, 128, 256, 512, 600, 600]);
+        let mut restarted = RetryBackoff::new(Duration::from_secs(2));
+        let delays: Vec<u64> = (4..7)
+            .map(|attempts| restarted.record_failure(&uuid, attempts, now))
+            .map(|until| until.since(now).as_secs())
+            .collect();
+        assert_eq!(delays, [16, 32, 64]);
     }
 }

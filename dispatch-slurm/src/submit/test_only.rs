@@ -61,13 +61,14 @@ async fn answers(settings: &Settings) -> bool {
     squeue.run_checked().await.is_ok()
 }
 
-/// Slurm says on stderr when the job would start. A site's own command may refuse it on stdout,
-/// with exit status 0.
+/// Slurm says on stderr when the job would start, unless it is told to be quiet. A site's own
+/// command may refuse it on stdout, or by an error on stderr, with exit status 0.
 fn classify_answer(stdout: &str, stderr: &str) -> TestResult {
-    match stdout.trim() {
-        "" => TestResult::Accepted,
-        _ if stderr.contains(" to start at ") => TestResult::Accepted,
-        text => TestResult::Rejected(one_line(text)),
+    match (stdout.trim(), stderr.trim()) {
+        (_, says) if says.contains(" to start at ") => TestResult::Accepted,
+        ("", says) if !says.contains("error: ") => TestResult::Accepted,
+        ("", error) => TestResult::Rejected(one_line(error)),
+        (text, _) => TestResult::Rejected(one_line(text)),
     }
 }
 
@@ -125,7 +126,13 @@ mod tests {
         for (stdout, stderr, expected) in [
             ("", "", TestResult::Accepted),
             ("a greeting", starts, TestResult::Accepted),
+            ("", "sbatch: warning: quiet", TestResult::Accepted),
             (refused, "", TestResult::Rejected(refused.to_owned())),
+            (
+                "",
+                "sbatch: error: no budget",
+                TestResult::Rejected("no budget".to_owned()),
+            ),
         ] {
             assert_eq!(classify_answer(stdout, stderr), expected, "{stdout}");
         }

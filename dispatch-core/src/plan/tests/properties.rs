@@ -46,7 +46,7 @@ prop_compose! {
             now: at(10),
             containers: containers.into_iter().map(|(n, (state, priority, holder))| {
                 let holder = match holder { 3 => LockHolder::Other, 2 => LockHolder::Nobody, n => LockHolder::Ours(token(n)) };
-                (uuid(n), ObservedContainer { state, priority, etag: String::new(), holder, owner: None, requested_by: None, created_at: None, was_locked: false, needs: ResourceRequest::default(), fit: Admission::Now, seen: at(100), end: None })
+                (uuid(n), ObservedContainer { state, priority, etag: String::new(), holder, owner: None, requested_by: None, created_at: None, locks: 0, needs: ResourceRequest::default(), fit: Admission::Now, seen: at(100), end: None })
             }).collect(),
             attempts: attempts.into_iter().map(|(n, (t, phase))| (uuid(n), Attempt { token: token(t), phase })).collect(),
             listing,

@@ -22,7 +22,7 @@ fn the_highest_priority_starts_first_and_only_as_many_as_may_wait() {
             owner: None,
             requested_by: None,
             created_at: None,
-            was_locked: false,
+            locks: 0,
             state: ContainerState::Queued,
             priority,
             etag: String::new(),
@@ -78,7 +78,7 @@ fn what_blocked_since_takes_no_place_up_to_a_number() {
                 owner: None,
                 requested_by: None,
                 created_at: None,
-                was_locked: false,
+                locks: 0,
                 state: ContainerState::Locked,
                 holder: ours(),
                 ..queued.clone()
@@ -274,7 +274,7 @@ fn a_left_over_token_takes_the_place_of_its_container() {
             owner: None,
             requested_by: None,
             created_at: None,
-            was_locked: false,
+            locks: 0,
             priority,
             ..queued.clone()
         };

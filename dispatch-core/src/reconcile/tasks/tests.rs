@@ -45,7 +45,7 @@ fn known(state: ContainerState, holder: LockHolder, priority: i64) -> ObservedCo
         owner: None,
         requested_by: None,
         created_at: None,
-        was_locked: false,
+        locks: 0,
         state,
         priority,
         etag: String::new(),

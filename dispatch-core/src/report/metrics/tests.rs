@@ -27,7 +27,7 @@ fn container(state: ContainerState, partition: &str, user: &str) -> ObservedCont
         })),
         requested_by: None,
         created_at: Some("2026-11-26T00:00:00Z".parse().unwrap()),
-        was_locked: false,
+        locks: 0,
         fit: Admission::Now,
         seen: MonotonicTime::default(),
         end: None,
