@@ -20,7 +20,7 @@ use crate::request_log::access_log::AccessLog;
 use crate::request_log::rejection_log::RejectionLog;
 use crate::store::cluster_config::ClusterConfig;
 use crate::store::transaction::Tx;
-use crate::store::writer::Writer;
+use crate::store::writer::{WriteOrigin, Writer};
 
 pub struct App {
     pub config: Arc<ClusterConfig>,
@@ -49,12 +49,13 @@ pub struct App {
 }
 
 impl App {
+    /// Writes for the server itself.
     pub fn write<T, F>(&self, work: F) -> Result<T>
     where
         F: FnOnce(&Tx<'_>) -> Result<T> + Send + 'static,
         T: Send + 'static,
     {
-        self.writer.write(work)
+        self.writer.write(WriteOrigin::server(), work)
     }
 
     pub fn authenticate(&self, token: &str) -> Result<Caller> {

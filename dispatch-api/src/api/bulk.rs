@@ -34,7 +34,7 @@ pub const ROUTES: &[Route] = &[
 fn create_tokens(call: &Call) -> Result<Reply> {
     let wanted = parse_records(call, "/arvados/v1/api_client_authorizations")?;
     let (caller, remote) = (call.caller.clone(), call.remote.clone());
-    let created = call.app.write(move |tx| {
+    let created = call.write(move |tx| {
         let created = wanted.into_iter().map(|attributes| {
             tx.in_savepoint(|| tokens::create(tx, &caller, &attributes?, &remote))
         });
@@ -56,7 +56,7 @@ fn create_logs(call: &Call) -> Result<Reply> {
         .map(|attributes| logs::parse_entry(&attributes?))
         .collect();
     let caller = call.caller.clone();
-    let created = call.app.write(move |tx| {
+    let created = call.write(move |tx| {
         let created = entries
             .into_iter()
             .map(|entry| tx.in_savepoint(|| logs::insert(tx, &caller, entry?)));
@@ -95,7 +95,7 @@ fn lock_containers(call: &Call) -> Result<Reply> {
         .map(|item| parse_lock_item(call, &item))
         .collect();
     fail_point("api.lock.accepted");
-    let locked = call.app.write(move |tx| {
+    let locked = call.write(move |tx| {
         let locked = wanted.into_iter().map(|item| {
             let item = item?;
             tx.in_savepoint(|| lifecycle::lock(tx, &item.caller, &item.uuid, item.etag.as_deref()))

@@ -44,7 +44,7 @@ pub const ROUTES: &[Route] = &[
 
 fn trash(call: &Call, uuid: &str) -> Result<Reply> {
     let (caller, uuid) = (call.caller.clone(), uuid.to_owned());
-    let trashed = call.app.write(move |tx| store::trash(tx, &caller, &uuid))?;
+    let trashed = call.write(move |tx| store::trash(tx, &caller, &uuid))?;
     show(call, trashed)
 }
 
@@ -52,7 +52,6 @@ fn untrash(call: &Call, uuid: &str) -> Result<Reply> {
     let unique = call.params.flag("ensure_unique_name");
     let (caller, uuid) = (call.caller.clone(), uuid.to_owned());
     let back = call
-        .app
         .write(move |tx| store::untrash(tx, &caller, &uuid, unique))?;
     show(call, back)
 }
@@ -130,7 +129,6 @@ fn create(call: &Call) -> Result<Reply> {
     let unique = call.params.flag("ensure_unique_name");
     let caller = call.caller.clone();
     let created = call
-        .app
         .write(move |tx| store::create(tx, &caller, &attributes, content, unique))?;
     show(call, created)
 }
@@ -168,7 +166,7 @@ fn write_update(
     let based_on = based_on.map(|old| old.text("portable_data_hash").to_owned());
     let (caller, uuid, etag) = (call.caller.clone(), uuid.to_owned(), call.if_match.clone());
     let attributes = attributes.clone();
-    call.app.write(move |tx| {
+    call.write(move |tx| {
         if let Some(pdh) = based_on {
             let old = permission::require_readable(tx.conn, &COLLECTIONS, &caller, &uuid)?;
             if old.text("portable_data_hash") != pdh {

@@ -33,7 +33,6 @@ fn create(call: &Call) -> Result<Reply> {
     let attributes = call.params.attributes(&CONTAINER_REQUESTS)?;
     let caller = call.caller.clone();
     let created = call
-        .app
         .write(move |tx| request::create(tx, &caller, &attributes))?;
     show(call, &created)
 }
@@ -42,7 +41,6 @@ fn update(call: &Call, uuid: &str) -> Result<Reply> {
     let attributes = call.params.attributes(&CONTAINER_REQUESTS)?;
     let (caller, uuid, etag) = (call.caller.clone(), uuid.to_owned(), call.if_match.clone());
     let updated = call
-        .app
         .write(move |tx| request::update(tx, &caller, &uuid, &attributes, etag.as_deref()))?;
     show(call, &updated)
 }
@@ -50,7 +48,6 @@ fn update(call: &Call, uuid: &str) -> Result<Reply> {
 fn delete(call: &Call, uuid: &str) -> Result<Reply> {
     let (caller, uuid) = (call.caller.clone(), uuid.to_owned());
     let deleted = call
-        .app
         .write(move |tx| request::delete(tx, &caller, &uuid))?;
     show(call, &deleted)
 }

@@ -37,7 +37,7 @@ pub const ROUTES: &[Route] = &[
 fn lock(call: &Call, uuid: &str) -> Result<Reply> {
     let (caller, uuid, etag) = (call.caller.clone(), uuid.to_owned(), call.if_match.clone());
     fail_point("api.lock.accepted");
-    let locked = call.app.write(move |tx| {
+    let locked = call.write(move |tx| {
         let locked = lifecycle::lock(tx, &caller, &uuid, etag.as_deref());
         fail_point("api.lock.before-commit");
         locked
@@ -48,7 +48,7 @@ fn lock(call: &Call, uuid: &str) -> Result<Reply> {
 
 fn unlock(call: &Call, uuid: &str) -> Result<Reply> {
     let (caller, uuid, etag) = (call.caller.clone(), uuid.to_owned(), call.if_match.clone());
-    let unlocked = call.app.write(move |tx| {
+    let unlocked = call.write(move |tx| {
         let unlocked = lifecycle::unlock(tx, &caller, &uuid, etag.as_deref());
         fail_point("api.unlock.before-commit");
         unlocked
@@ -78,7 +78,7 @@ fn create(call: &Call) -> Result<Reply> {
     }
     let attributes = call.params.attributes(&CONTAINERS)?;
     let caller = call.caller.clone();
-    let created = call.app.write(move |tx| {
+    let created = call.write(move |tx| {
         let blank = Record::new()
             .with("cwd", ".")
             .with("output_storage_classes", json!(["default"]))
@@ -133,7 +133,7 @@ const SERVER_SIDE_ATTRIBUTES: [&str; 9] = [
 fn update(call: &Call, uuid: &str) -> Result<Reply> {
     let attributes = call.params.attributes(&CONTAINERS)?;
     let (caller, uuid, etag) = (call.caller.clone(), uuid.to_owned(), call.if_match.clone());
-    let updated = call.app.write(move |tx| {
+    let updated = call.write(move |tx| {
         let updated = lifecycle::update(tx, &caller, &uuid, &attributes, etag.as_deref());
         fail_point("api.update.before-commit");
         updated
@@ -144,7 +144,7 @@ fn update(call: &Call, uuid: &str) -> Result<Reply> {
 
 fn delete(call: &Call, uuid: &str) -> Result<Reply> {
     let (caller, uuid) = (call.caller.clone(), uuid.to_owned());
-    let deleted = call.app.write(move |tx| {
+    let deleted = call.write(move |tx| {
         let old = permission::require_readable(tx.conn, &CONTAINERS, &caller, &uuid)?;
         if !caller.is_admin {
             return Err(ApiError::denied(
@@ -168,7 +168,7 @@ fn delete(call: &Call, uuid: &str) -> Result<Reply> {
 
 fn update_priority(call: &Call, uuid: &str) -> Result<Reply> {
     let (caller, uuid) = (call.caller.clone(), uuid.to_owned());
-    let refreshed = call.app.write(move |tx| {
+    let refreshed = call.write(move |tx| {
         permission::require_readable(tx.conn, &CONTAINERS, &caller, &uuid)?;
         priority::refresh(tx, &uuid)?;
         tx.fetch(&CONTAINERS, &uuid)?

@@ -19,7 +19,7 @@ pub const ROUTES: &[Route] = &[
     Route::new("POST", "logs", |call, _| {
         let entry = parse_entry(&call.params.attributes(&LOGS)?)?;
         let caller = call.caller.clone();
-        let written = call.app.write(move |tx| insert(tx, &caller, entry))?;
+        let written = call.write(move |tx| insert(tx, &caller, entry))?;
         resource::show(call, &LOGS, &written)
     }),
     Route::new("GET", "logs/{}", |call, uuid| {

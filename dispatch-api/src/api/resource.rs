@@ -113,7 +113,7 @@ pub fn write(
     change: impl FnOnce(&Tx<'_>, &Caller) -> Result<Record> + Send + 'static,
 ) -> Result<Record> {
     let caller = call.caller.clone();
-    call.app.write(move |tx| {
+    call.write(move |tx| {
         let changed = change(tx, &caller)?;
         computed::with(tx.conn, &caller, resource, changed)
     })

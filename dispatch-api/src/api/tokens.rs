@@ -39,7 +39,6 @@ pub const ROUTES: &[Route] = &[
         let attributes = call.params.attributes(&TOKENS)?;
         let (caller, uuid) = (call.caller.clone(), uuid.to_owned());
         let updated = call
-            .app
             .write(move |tx| update(tx, &caller, &uuid, &attributes))?;
         show(call, updated)
     }),
@@ -76,7 +75,7 @@ fn find(
 fn create_one(call: &Call) -> Result<Reply> {
     let attributes = call.params.attributes(&TOKENS)?;
     let (caller, remote) = (call.caller.clone(), call.remote.clone());
-    let created = call.app.write(move |tx| {
+    let created = call.write(move |tx| {
         let created = create(tx, &caller, &attributes, &remote);
         fail_point("api.token-create.before-commit");
         created
@@ -87,7 +86,7 @@ fn create_one(call: &Call) -> Result<Reply> {
 
 fn delete(call: &Call, uuid: &str) -> Result<Record> {
     let (caller, uuid) = (call.caller.clone(), uuid.to_owned());
-    let deleted = call.app.write(move |tx| {
+    let deleted = call.write(move |tx| {
         let old = find(tx.conn, tx.config, &caller, &uuid)?;
         if old.some_text("attempt_of").is_some() {
             revocation::set_expiry_override(tx, &old, Some(tx.now.clone()))?;

@@ -41,7 +41,7 @@ fn create(call: &Call) -> Result<Record> {
     let caller = call.caller.clone();
     let mut workflow = patch::create(&WORKFLOWS, &attributes, caller.is_admin)?;
     names_in(&attributes)?.fill(&mut workflow);
-    call.app.write(move |tx| {
+    call.write(move |tx| {
         permission::set_owner(tx.conn, &caller, &mut workflow)?;
         tx.create(&WORKFLOWS, &caller, workflow)
     })
@@ -52,7 +52,7 @@ fn update(call: &Call, uuid: &str) -> Result<Record> {
     let (caller, uuid) = (call.caller.clone(), uuid.to_owned());
     // Not on the thread that makes all changes, one after the other.
     let names = names_in(&attributes)?;
-    call.app.write(move |tx| {
+    call.write(move |tx| {
         let old = permission::require_readable(tx.conn, &WORKFLOWS, &caller, &uuid)?;
         permission::require_writable(tx.conn, &caller, &old)?;
         let mut new = patch::apply(&WORKFLOWS, &old, &attributes, &[])?;
@@ -64,7 +64,7 @@ fn update(call: &Call, uuid: &str) -> Result<Record> {
 
 fn delete(call: &Call, uuid: &str) -> Result<Record> {
     let (caller, uuid) = (call.caller.clone(), uuid.to_owned());
-    call.app.write(move |tx| {
+    call.write(move |tx| {
         let old = permission::require_readable(tx.conn, &WORKFLOWS, &caller, &uuid)?;
         permission::require_writable(tx.conn, &caller, &old)?;
         tx.delete(&WORKFLOWS, &caller, &old)?;

@@ -1,5 +1,6 @@
 //! SQLite: layout, read connections, rows, listings. Writes go through `store`.
 
+pub mod deadline;
 pub mod filter;
 pub mod list;
 mod migrate;

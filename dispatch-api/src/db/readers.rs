@@ -1,18 +1,17 @@
 //! A small pool of read-only connections.
 
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, OpenFlags};
 
+use super::deadline::Deadline;
 use crate::error::Result;
 
 /// Time after which the queries of a request are ended, because others wait for their connection.
 /// The wait for a connection does not count.
 pub const QUERY_TIMEOUT: Duration = Duration::from_secs(60);
-/// Instructions of SQLite between two looks at the time.
-const LOOK_INTERVAL: i32 = 1000;
 
 /// Each reader serves one request at a time; other requests wait for a free one.
 pub struct Readers {
@@ -24,21 +23,6 @@ pub struct Readers {
 struct Reader {
     connection: Connection,
     deadline: Deadline,
-}
-
-/// When the queries of a connection are ended.
-#[derive(Clone, Default)]
-struct Deadline(Arc<Mutex<Option<Instant>>>);
-
-impl Deadline {
-    fn set(&self, at: Option<Instant>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = at;
-    }
-
-    fn has_passed(&self) -> bool {
-        let at = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        at.is_some_and(|at| Instant::now() > at)
-    }
 }
 
 impl Readers {
@@ -103,9 +87,7 @@ impl Reader {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let mut connection = Connection::open_with_flags(path, flags)?;
         super::tune(&connection)?;
-        let deadline = Deadline::default();
-        let looked_at = deadline.clone();
-        connection.progress_handler(LOOK_INTERVAL, Some(move || looked_at.has_passed()))?;
+        let deadline = Deadline::of(&mut connection)?;
         Ok(Reader {
             connection,
             deadline,

@@ -1,6 +1,6 @@
 //! Routes HTTP requests: authenticates, reads bodies, and renders replies in the API's dialect.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use axum::Router;
 use axum::extract::{Request, State};
@@ -27,7 +27,8 @@ use crate::http::keep_blocks::BlockPut;
 use crate::http::request_context::{Admission, RequestContext};
 use crate::http::response::{json_response, json_text_response};
 use crate::http::{block_upload, container_log, gateway_tunnel, keep_blocks, websocket};
-use crate::limits::MAX_BODY_BYTES;
+use crate::limits::{ClientKey, MAX_BODY_BYTES};
+use crate::store::writer::WriteOrigin;
 
 const DISCOVERY_PATH: &str = "/discovery/v1/apis/arvados/v1/rest";
 const CONFIG_PATH: &str = "/arvados/v1/config";
@@ -115,6 +116,8 @@ async fn handle_buffered(
             body
         }
     };
+    // Gone when the client is.
+    let presence = Arc::new(());
     let buffered = BufferedRequest {
         method: parts.method,
         path,
@@ -122,11 +125,13 @@ async fn handle_buffered(
         headers: parts.headers,
         remote: context.remote(),
         admitted: admission.caller,
+        presence: Arc::downgrade(&presence),
     };
     let response = app::run_blocking(app, &admission.share, move |app| {
         route_buffered(app, &buffered, &body.bytes)
     })
     .await?;
+    drop(presence);
     if let Some(size) = response.body().size_hint().exact()
         && size > MAX_FREE_RESPONSE_BYTES
     {
@@ -174,6 +179,8 @@ struct BufferedRequest {
     remote: String,
     /// Who was admitted; `None` without a valid token.
     admitted: Option<Caller>,
+    /// Exists while the client waits for the response.
+    presence: Weak<()>,
 }
 
 impl BufferedRequest {
@@ -228,6 +235,7 @@ fn route_buffered(app: &Arc<App>, buffered: &BufferedRequest, body: &Bytes) -> R
         .map(str::to_owned);
     let call = Call {
         app: app.clone(),
+        origin: WriteOrigin::client(ClientKey::of(&caller), buffered.presence.clone()),
         caller,
         params,
         if_match,

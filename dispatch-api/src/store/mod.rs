@@ -2,6 +2,7 @@
 
 pub mod audit_log;
 pub mod cluster_config;
+pub mod fair_queue;
 pub mod revocation;
 pub mod transaction;
 pub mod unique_name;

@@ -1,28 +1,75 @@
 //! The writer thread: queued writes share a transaction, and each gets its reply after the commit.
+//!
+//! Clients get the same time in it ([`FairQueue`]), and no write may take long.
 
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, channel, sync_channel};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
-use rusqlite::Connection;
+use rusqlite::{Connection, ErrorCode, Transaction};
 use tracing::{error, warn};
 
+use crate::db::deadline::Deadline;
 use crate::error::{ApiError, Result};
 use crate::events::event::Event;
+use crate::limits::ClientKey;
 use crate::store::cluster_config::ClusterConfig;
+use crate::store::fair_queue::{FairQueue, QueueLimits, Refused};
 use crate::store::transaction::{Effects, Tx};
 
-/// Maximum number of waiting writes; more are rejected as "busy".
-const MAX_QUEUED_WRITES: usize = 1024;
-/// Maximum number of writes that share a commit, which bounds the wait of the first.
+/// Maximum numbers of waiting writes; more are rejected as "busy".
+const MAX_QUEUED_WRITES: QueueLimits = QueueLimits {
+    all: 1024,
+    of_one: 256,
+};
+/// Maximum number of writes that share a commit, and time after which no more are added. They bound
+/// the wait of the first.
 const MAX_BATCH_WRITES: usize = 128;
+const MAX_BATCH_TIME: Duration = Duration::from_millis(50);
+/// Time after which a write is ended. All others wait meanwhile.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// For whom a write is done.
+#[derive(Clone)]
+pub struct WriteOrigin {
+    /// None: the server itself.
+    client: Option<ClientKey>,
+    /// Exists while the client waits. Nothing is written for one that is gone.
+    request: Weak<()>,
+}
+
+impl WriteOrigin {
+    /// A request of a client, as long as `request` exists.
+    pub fn client(key: ClientKey, request: Weak<()>) -> Self {
+        Self {
+            client: Some(key),
+            request,
+        }
+    }
+
+    /// The server's own work, which has no deadline.
+    pub fn server() -> Self {
+        Self {
+            client: None,
+            request: Weak::new(),
+        }
+    }
+
+    fn is_gone(&self) -> bool {
+        self.client.is_some() && self.request.strong_count() == 0
+    }
+}
+
+type Queue = FairQueue<Option<ClientKey>, Box<dyn QueuedWrite>>;
 type Publish = Box<dyn Fn(Vec<Event>, Vec<crate::auth::attempt_token::ExpiryOverride>) + Send>;
 
 /// A queued write, as the writer thread uses it.
 trait QueuedWrite: Send {
     fn run(&mut self, tx: &Tx<'_>) -> WriteOutcome;
+    /// Whether it may not take long.
+    fn is_timed(&self) -> bool;
     /// Sends the result to the waiting request.
     fn send_reply(self: Box<Self>, commit: std::result::Result<(), CommitError>);
 }
@@ -33,6 +80,8 @@ enum WriteOutcome {
     RollBack,
     /// SQLite may have rolled back the whole transaction; the batch is lost.
     DiskFull,
+    /// Nobody waits for it any more.
+    Gone,
 }
 
 /// The reason why a whole batch was lost.
@@ -40,9 +89,12 @@ enum WriteOutcome {
 enum CommitError {
     DiskFull,
     Failed,
+    /// One of its writes was ended because it took too long.
+    TooSlow,
 }
 
 struct WriteRequest<F, T> {
+    origin: WriteOrigin,
     work: Option<F>,
     result: Option<Result<T>>,
     reply: Sender<Result<T>>,
@@ -54,6 +106,9 @@ where
     T: Send,
 {
     fn run(&mut self, tx: &Tx<'_>) -> WriteOutcome {
+        if self.origin.is_gone() {
+            return WriteOutcome::Gone;
+        }
         self.result = self.work.take().map(|work| work(tx));
         match self.result {
             Some(Ok(_)) => WriteOutcome::Commit,
@@ -62,11 +117,16 @@ where
         }
     }
 
+    fn is_timed(&self) -> bool {
+        self.origin.client.is_some()
+    }
+
     fn send_reply(mut self: Box<Self>, commit: std::result::Result<(), CommitError>) {
         let reply = match (self.result.take(), commit) {
             (Some(Err(refused)), _) => Err(refused),
             (Some(Ok(value)), Ok(())) => Ok(value),
             (_, Err(CommitError::DiskFull)) => Err(ApiError::DiskFull),
+            (_, Err(CommitError::TooSlow)) => Err(ApiError::Busy),
             (_, _) => Err(ApiError::NotWritten),
         };
         // The request may have been cancelled already.
@@ -76,41 +136,51 @@ where
 
 /// The handle that requests use.
 pub struct Writer {
-    queue: SyncSender<Box<dyn QueuedWrite>>,
+    queue: Arc<Queue>,
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.queue.close();
+    }
 }
 
 impl Writer {
     /// Starts the thread. It calls `publish` after each commit and before the replies.
     pub fn start(
-        connection: Connection,
+        mut connection: Connection,
         config: Arc<ClusterConfig>,
         database: PathBuf,
         publish: Publish,
     ) -> std::io::Result<(Writer, JoinHandle<()>)> {
-        let (queue, queued_writes) = sync_channel(MAX_QUEUED_WRITES);
+        let deadline = Deadline::of(&mut connection).map_err(std::io::Error::other)?;
+        let queue = Arc::new(Queue::new(MAX_QUEUED_WRITES));
+        let queued = queue.clone();
         let thread = std::thread::Builder::new()
             .name("writer".into())
-            .spawn(move || run_writer(connection, &config, &database, &queued_writes, &publish))?;
+            .spawn(move || run_writer(connection, &config, &database, &queued, &deadline, &publish))?;
         Ok((Writer { queue }, thread))
     }
 
     /// Queues a write and waits for its commit. It blocks: call it from a blocking thread.
-    pub fn write<T, F>(&self, work: F) -> Result<T>
+    pub fn write<T, F>(&self, origin: WriteOrigin, work: F) -> Result<T>
     where
         F: FnOnce(&Tx<'_>) -> Result<T> + Send + 'static,
         T: Send + 'static,
     {
         let (reply, receiver) = channel();
+        let client = origin.client.clone();
         let write = Box::new(WriteRequest {
+            origin,
             work: Some(work),
             result: None,
             reply,
         });
         self.queue
-            .try_send(write)
+            .push(client, write)
             .map_err(|refused| match refused {
-                TrySendError::Full(_) => ApiError::Busy,
-                TrySendError::Disconnected(_) => ApiError::Stopping,
+                Refused::Full => ApiError::Busy,
+                Refused::Closed => ApiError::Stopping,
             })?;
         receiver.recv().map_err(|_| ApiError::Stopping)?
     }
@@ -120,26 +190,26 @@ fn run_writer(
     mut connection: Connection,
     config: &ClusterConfig,
     database: &std::path::Path,
-    queued_writes: &Receiver<Box<dyn QueuedWrite>>,
+    queue: &Queue,
+    deadline: &Deadline,
     publish: &Publish,
 ) {
-    while let Ok(first) = queued_writes.recv() {
-        let mut batch = vec![first];
-        batch.extend(queued_writes.try_iter().take(MAX_BATCH_WRITES - 1));
-        let outcome = commit_batch(&mut connection, config, &mut batch);
+    while let Some(first) = queue.pop() {
+        let mut batch = Vec::new();
+        let outcome = commit_batch(&mut connection, config, (first, queue), deadline, &mut batch);
+        deadline.set(None);
         let committed = match outcome {
             Ok(effects) => {
                 publish(effects.events, effects.overrides);
                 Ok(())
             }
             Err(failure) => {
-                let full = failure.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull);
                 error!(database = %database.display(), error = %failure, writes = batch.len(),
                        "cannot commit a batch of writes; all of them are rolled back");
-                Err(if full {
-                    CommitError::DiskFull
-                } else {
-                    CommitError::Failed
+                Err(match failure.sqlite_error_code() {
+                    Some(ErrorCode::DiskFull) => CommitError::DiskFull,
+                    Some(ErrorCode::OperationInterrupted) => CommitError::TooSlow,
+                    _ => CommitError::Failed,
                 })
             }
         };
@@ -149,39 +219,71 @@ fn run_writer(
     }
 }
 
+/// Runs the first write, and others that wait, in one transaction. All of them are in `batch` then,
+/// whatever the result.
 fn commit_batch(
     connection: &mut Connection,
     config: &ClusterConfig,
-    batch: &mut [Box<dyn QueuedWrite>],
+    (first, queue): ((Option<ClientKey>, Box<dyn QueuedWrite>), &Queue),
+    deadline: &Deadline,
+    batch: &mut Vec<Box<dyn QueuedWrite>>,
 ) -> rusqlite::Result<Effects> {
-    let transaction =
-        connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+    let began = Instant::now();
     let mut effects = Effects::default();
-    for write in batch.iter_mut() {
-        transaction.execute_batch("SAVEPOINT one")?;
-        let tx = Tx::new(&transaction, config);
-        // A panic of one write must not end the writer thread.
-        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| write.run(&tx)));
-        match outcome {
-            Ok(WriteOutcome::Commit) => {
-                effects.append(tx.into_effects());
-                transaction.execute_batch("RELEASE one")?;
-            }
-            Ok(WriteOutcome::RollBack) => {
-                transaction.execute_batch("ROLLBACK TO one; RELEASE one")?
-            }
-            Ok(WriteOutcome::DiskFull) => {
-                let full = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_FULL);
-                return Err(rusqlite::Error::SqliteFailure(full, None));
-            }
-            Err(_) => {
-                warn!("rolled back a write that panicked");
-                transaction.execute_batch("ROLLBACK TO one; RELEASE one")?;
-            }
+    let mut next = Some(first);
+    let transaction =
+        connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate);
+    let transaction = match transaction {
+        Ok(transaction) => transaction,
+        Err(error) => {
+            batch.extend(next.map(|(_, write)| write));
+            return Err(error);
         }
+    };
+    while let Some((client, mut write)) = next {
+        let started = Instant::now();
+        let done = run_write(&transaction, config, write.as_mut(), deadline, started);
+        batch.push(write);
+        queue.charge(&client, started.elapsed());
+        effects.append(done?);
+        let has_room = batch.len() < MAX_BATCH_WRITES && began.elapsed() < MAX_BATCH_TIME;
+        next = if has_room { queue.try_pop() } else { None };
     }
     transaction.commit()?;
     Ok(effects)
+}
+
+/// Runs one write. An error costs the whole batch.
+fn run_write(
+    transaction: &Transaction<'_>,
+    config: &ClusterConfig,
+    write: &mut dyn QueuedWrite,
+    deadline: &Deadline,
+    started: Instant,
+) -> rusqlite::Result<Effects> {
+    let failed = |code| rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(code), None);
+    transaction.execute_batch("SAVEPOINT one")?;
+    let tx = Tx::new(transaction, config);
+    deadline.set(write.is_timed().then(|| started + WRITE_TIMEOUT));
+    // A panic of one write must not end the writer thread.
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| write.run(&tx)));
+    deadline.set(None);
+    // SQLite rolls everything back where it interrupts a statement that writes.
+    if transaction.is_autocommit() {
+        return Err(failed(rusqlite::ffi::SQLITE_INTERRUPT));
+    }
+    match outcome {
+        Ok(WriteOutcome::Commit) => {
+            let effects = tx.into_effects();
+            transaction.execute_batch("RELEASE one")?;
+            return Ok(effects);
+        }
+        Ok(WriteOutcome::RollBack | WriteOutcome::Gone) => {}
+        Ok(WriteOutcome::DiskFull) => return Err(failed(rusqlite::ffi::SQLITE_FULL)),
+        Err(_) => warn!("rolled back a write that panicked"),
+    }
+    transaction.execute_batch("ROLLBACK TO one; RELEASE one")?;
+    Ok(Effects::default())
 }
 
 #[cfg(test)]
@@ -203,7 +305,7 @@ mod tests {
     }
 
     fn add(writer: &Writer, name: String) -> Result<String> {
-        writer.write(move |tx| {
+        writer.write(WriteOrigin::server(), move |tx| {
             let caller = Identity::system(tx.config.system_user());
             let link = Record::new().with("name", name).with("link_class", "test");
             Ok(tx.create(&LINKS, &caller, link)?.uuid().to_owned())
@@ -225,7 +327,7 @@ mod tests {
         assert!(matches!(refused, ApiError::DiskFull), "{refused}");
         assert!(!accepted.is_empty());
         let effects: i64 = writer
-            .write(|tx| {
+            .write(WriteOrigin::server(), |tx| {
                 Ok(tx
                     .conn
                     .query_row("SELECT count(*) FROM links", [], |row| row.get(0))?)
@@ -240,19 +342,19 @@ mod tests {
     fn a_refused_or_panicking_write_takes_nothing_else_with_it() {
         let directory = tempfile::tempdir().unwrap();
         let (writer, thread) = writer(directory.path(), 10_000);
-        let refused: Result<()> = writer.write(|tx| {
+        let refused: Result<()> = writer.write(WriteOrigin::server(), |tx| {
             tx.conn.execute("DELETE FROM links", [])?;
             Err(ApiError::denied("as a test"))
         });
         assert!(matches!(refused, Err(ApiError::Denied(_))));
         add(&writer, "kept".into()).unwrap();
-        let broken: Result<()> = writer.write(|tx| {
+        let broken: Result<()> = writer.write(WriteOrigin::server(), |tx| {
             tx.conn.execute("DELETE FROM links", [])?;
             panic!("as a test")
         });
         assert!(matches!(broken, Err(ApiError::NotWritten)));
         let effects: i64 = writer
-            .write(|tx| {
+            .write(WriteOrigin::server(), |tx| {
                 Ok(tx
                     .conn
                     .query_row("SELECT count(*) FROM links", [], |row| row.get(0))?)
