@@ -364,4 +364,40 @@ mod tests {
         drop(writer);
         thread.join().unwrap();
     }
+
+    fn of(user: &str, request: &Arc<()>) -> WriteOrigin {
+        WriteOrigin::client(ClientKey::User(user.to_owned()), Arc::downgrade(request))
+    }
+
+    #[test]
+    fn a_write_that_takes_too_long_is_ended_and_another_is_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let (writer, thread) = writer(directory.path(), 10_000);
+        let request = Arc::new(());
+        let endless = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT max(x) FROM n";
+        let (slow, quick) = std::thread::scope(|scope| {
+            let slow = scope.spawn(|| {
+                writer.write(of("a", &request), move |tx| {
+                    Ok(tx.conn.query_row(endless, [], |row| row.get::<_, i64>(0))?)
+                })
+            });
+            let quick = scope.spawn(|| add(&writer, "kept".into()));
+            (slow.join().unwrap(), quick.join().unwrap())
+        });
+        assert!(matches!(slow, Err(ApiError::SlowQuery)), "{slow:?}");
+        quick.unwrap();
+        drop(writer);
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn nothing_is_written_for_a_client_that_is_gone() {
+        let directory = tempfile::tempdir().unwrap();
+        let (writer, thread) = writer(directory.path(), 10_000);
+        let gone = of("a", &Arc::new(()));
+        let refused: Result<()> = writer.write(gone, |_| panic!("it must not run"));
+        assert!(matches!(refused, Err(ApiError::NotWritten)), "{refused:?}");
+        drop(writer);
+        thread.join().unwrap();
+    }
 }
