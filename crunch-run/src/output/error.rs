@@ -30,6 +30,10 @@ pub enum OutputError {
     )]
     TooMany { limit: usize },
     #[error(
+        "the paths of the output's files and directories have more than {limit} bytes; use shorter names or fewer levels, pack the files into fewer, or choose some by output_glob"
+    )]
+    LongNames { limit: usize },
+    #[error(
         "output file {path} is sparse: it has {holes} bytes of holes, which would be saved as zeros, and all files together may have {limit}; write it without holes, or pack it"
     )]
     Sparse {
@@ -65,6 +69,7 @@ impl OutputError {
             | Self::NotUtf8 { .. }
             | Self::TooDeep { .. }
             | Self::TooMany { .. }
+            | Self::LongNames { .. }
             | Self::Sparse { .. }
             | Self::OtherName { .. }
             | Self::Manifest(_) => true,
@@ -77,7 +82,11 @@ impl OutputError {
 
     /// True if it is about one entry, and everything else can be saved.
     pub fn costs_one_entry(&self) -> bool {
-        self.is_user_error() && !matches!(self, Self::TooMany { .. } | Self::Manifest(_))
+        let is_of_all = matches!(
+            self,
+            Self::TooMany { .. } | Self::LongNames { .. } | Self::Manifest(_)
+        );
+        self.is_user_error() && !is_of_all
     }
 }
 

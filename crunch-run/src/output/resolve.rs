@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use arvados_client::manifest::{self, FileTree};
+use arvados_client::manifest::{self, FileTree, SharedPath};
 
 use super::collections::MountedCollections;
 use super::error::OutputError;
@@ -60,19 +60,7 @@ impl Node {
 #[derive(Debug, Clone)]
 pub struct HostPath {
     pub root: Arc<PathBuf>,
-    pub relative: String,
-}
-
-impl HostPath {
-    pub fn join(&self, name: &str) -> Self {
-        Self {
-            root: self.root.clone(),
-            relative: match self.relative.as_str() {
-                "" => name.to_owned(),
-                above => format!("{above}/{name}"),
-            },
-        }
-    }
+    pub relative: SharedPath,
 }
 
 /// Result of a lookup before links are followed.
@@ -124,7 +112,7 @@ pub fn lookup(fs: &ContainerFs, path: &ContainerPath) -> Result<Lookup, OutputEr
                 host_fs::entry_below(root, relative).map_err(|source| read_error(path, source))?;
             let host = HostPath {
                 root: Arc::new(root.clone()),
-                relative: relative.to_owned(),
+                relative: SharedPath::whole(relative),
             };
             Ok(match plan {
                 None => nothing(),

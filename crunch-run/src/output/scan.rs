@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use arvados_client::manifest::FileTree;
+use arvados_client::manifest::{FileTree, PathSharer, SharedPath};
 
 use super::error::OutputError;
 use super::glob::Globs;
@@ -23,6 +23,8 @@ const MAX_DEPTH: usize = 200;
 const MAX_REMARKS: usize = 100;
 /// Maximum number of entries. More make a manifest that no server accepts.
 const MAX_ENTRIES: usize = 2_000_000;
+/// Maximum number of bytes of all names, and of the paths of directories, which the plan holds.
+const MAX_NAME_BYTES: usize = 64 << 20;
 
 /// The files and directories of the output. Paths are relative to the output.
 #[derive(Debug, Default)]
@@ -30,7 +32,7 @@ pub struct OutputPlan {
     /// To be uploaded, in the order of the walk.
     pub files: Vec<LocalFile>,
     /// Other names of files above: path and index.
-    pub aliases: Vec<(String, usize)>,
+    pub aliases: Vec<(SharedPath, usize)>,
     pub collection_parts: Vec<CollectionPart>,
     /// Directories that are to get a `.keep`.
     pub empty: Vec<String>,
@@ -46,7 +48,7 @@ pub struct OutputPlan {
 /// A file of this node.
 #[derive(Debug)]
 pub struct LocalFile {
-    pub path: String,
+    pub path: SharedPath,
     pub host: HostPath,
     pub size: u64,
 }
@@ -77,6 +79,8 @@ pub fn scan(
         uploaded: HashMap::new(),
         stack: Vec::new(),
         entries: 0,
+        name_bytes: 0,
+        sharer: PathSharer::default(),
     };
     if let Lookup::Node(node) = resolve::lookup(fs, output)? {
         walker.visit(output, "", node, MAX_LINK_HOPS)?;
@@ -97,6 +101,8 @@ struct Walker<'a> {
     /// The directories being walked, to recognise a link to one of them.
     stack: Vec<ContainerPath>,
     entries: usize,
+    name_bytes: usize,
+    sharer: PathSharer,
 }
 
 fn join(dir: &str, name: &str) -> String {
@@ -125,13 +131,13 @@ impl Walker<'_> {
             } => self.visit_collection(here, dest, &tree, path)?,
             Node::Keep { tree, path, .. } => {
                 if self.takes_file(dest)? {
-                    self.splice(dest, &tree, path);
+                    self.splice(dest, &tree, path)?;
                 }
                 return Ok(());
             }
             Node::HostFile { host, stat } => {
                 if self.takes_file(dest)? {
-                    self.add_file(dest, host, stat);
+                    self.add_file(dest, host, stat)?;
                 }
                 return Ok(());
             }
@@ -154,8 +160,13 @@ impl Walker<'_> {
     }
 
     /// A file with several names is uploaded once.
-    fn add_file(&mut self, dest: &str, host: HostPath, stat: FileStat) {
-        let path = dest.to_owned();
+    fn add_file(
+        &mut self,
+        dest: &str,
+        host: HostPath,
+        stat: FileStat,
+    ) -> Result<(), OutputError> {
+        let path = self.shared(dest)?;
         match self.uploaded.entry(stat.id) {
             Entry::Occupied(uploaded) => self.plan.aliases.push((path, *uploaded.get())),
             Entry::Vacant(unknown) => {
@@ -163,6 +174,24 @@ impl Walker<'_> {
                 let size = stat.size;
                 self.plan.files.push(LocalFile { path, host, size });
             }
+        }
+        Ok(())
+    }
+
+    /// The path of a file on this node. Its name is also held as that on the node.
+    fn shared(&mut self, path: &str) -> Result<SharedPath, OutputError> {
+        let (shared, new_dir_bytes) = self.sharer.share(path);
+        self.count_names(new_dir_bytes + 2 * shared.name().len())?;
+        Ok(shared)
+    }
+
+    fn count_names(&mut self, bytes: usize) -> Result<(), OutputError> {
+        self.name_bytes += bytes;
+        match self.name_bytes > MAX_NAME_BYTES {
+            true => Err(OutputError::LongNames {
+                limit: MAX_NAME_BYTES,
+            }),
+            false => Ok(()),
         }
     }
 
@@ -212,8 +241,7 @@ impl Walker<'_> {
         };
         if hidden.is_empty() && self.globs.is_everything() {
             self.count(files.files().count())?;
-            self.splice(dest, tree, path);
-            return Ok(());
+            return self.splice(dest, tree, path);
         }
         for (file, _) in files.files() {
             let seen_at = here.join(&file);
@@ -221,7 +249,7 @@ impl Walker<'_> {
             let dest = join(dest, &file);
             if !is_hidden && self.globs.wants_file(&dest) {
                 self.count(1)?;
-                self.splice(&dest, tree, join(&path, &file));
+                self.splice(&dest, tree, join(&path, &file))?;
             }
         }
         Ok(())
@@ -254,13 +282,19 @@ impl Walker<'_> {
             self.or_leave_out(Err(OutputError::NotUtf8 { path }))?;
         }
         if !dest.is_empty() {
-            self.note_directory(dest, names.is_empty());
+            self.note_directory(dest, names.is_empty())?;
         }
         self.stack.push(here.clone());
+        let below: Arc<str> = host.relative.to_string().into();
+        self.count_names(below.len())?;
         for name in names {
             let path = here.join(&name);
             if self.view.at(&path).is_none() {
-                let visited = self.visit_name(&path, &join(dest, &name), &host, &fd, &name, hops);
+                let on_node = HostPath {
+                    root: host.root.clone(),
+                    relative: SharedPath::new(&below, &name),
+                };
+                let visited = self.visit_name(&path, &join(dest, &name), on_node, &fd, &name, hops);
                 self.or_leave_out(visited)?;
             }
         }
@@ -278,19 +312,21 @@ impl Walker<'_> {
         self.count(1)
     }
 
-    fn note_directory(&mut self, dest: &str, is_empty: bool) {
+    fn note_directory(&mut self, dest: &str, is_empty: bool) -> Result<(), OutputError> {
+        self.count_names(dest.len())?;
         if is_empty && self.globs.wants_file(&join(dest, ".keep")) {
             self.plan.empty.push(dest.to_owned());
         } else if self.globs.wants_directory(dest) {
             self.plan.directories.push(dest.to_owned());
         }
+        Ok(())
     }
 
     fn visit_name(
         &mut self,
         here: &ContainerPath,
         dest: &str,
-        dir: &HostPath,
+        on_node: HostPath,
         fd: &OwnedFd,
         name: &str,
         mut hops: u32,
@@ -302,7 +338,7 @@ impl Walker<'_> {
             return Ok(());
         }
         let entry = host_fs::entry(fd, name).map_err(|source| resolve::read_error(here, source))?;
-        match entry.map(|entry| resolve::lookup_entry(entry, dir.join(name))) {
+        match entry.map(|entry| resolve::lookup_entry(entry, on_node)) {
             Some(Lookup::Node(Node::HostDirectory { host, fd })) => {
                 // Not `visit`, because the caller visits mounts below.
                 self.walk_directory(here, dest, host, fd, hops)
@@ -337,12 +373,19 @@ impl Walker<'_> {
         }
     }
 
-    fn splice(&mut self, dest: &str, tree: &Arc<FileTree>, inner: String) {
+    fn splice(
+        &mut self,
+        dest: &str,
+        tree: &Arc<FileTree>,
+        inner: String,
+    ) -> Result<(), OutputError> {
+        self.count_names(dest.len() + inner.len())?;
         self.plan.collection_parts.push(CollectionPart {
             path: dest.to_owned(),
             tree: tree.clone(),
             inner,
         });
+        Ok(())
     }
 
     fn count(&mut self, more: usize) -> Result<(), OutputError> {

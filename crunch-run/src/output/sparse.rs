@@ -31,8 +31,8 @@ fn check_within(
     // Smaller files cannot matter, and there may be many.
     let files = plan.files.iter().enumerate();
     for (index, file) in files.filter(|(_, file)| file.size > limit / 1024) {
-        let path = || file.path.clone();
-        let holes = host_fs::open_below(&file.host.root, &file.host.relative)
+        let path = || file.path.to_string();
+        let holes = host_fs::open_below(&file.host.root, &file.host.relative.to_string())
             .and_then(|open| size_of_holes(&open))
             .map_err(|source| OutputError::Read {
                 path: path(),
@@ -84,6 +84,8 @@ fn size_of_holes(file: &File) -> io::Result<u64> {
 
 #[cfg(test)]
 mod tests {
+    use arvados_client::manifest::SharedPath;
+
     use super::*;
     use crate::output::resolve::HostPath;
     use crate::output::scan::LocalFile;
@@ -101,10 +103,10 @@ mod tests {
             }
             file.sync_all().unwrap();
             LocalFile {
-                path: name.to_owned(),
+                path: SharedPath::whole(name),
                 host: HostPath {
                     root: dir.path().to_owned().into(),
-                    relative: name.to_owned(),
+                    relative: SharedPath::whole(name),
                 },
                 size,
             }

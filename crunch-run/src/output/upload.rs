@@ -49,18 +49,18 @@ pub async fn upload<S: BlockStore + Clone + 'static>(
     for dir in &plan.empty {
         writer.add_dir_placeholder(dir)?;
     }
-    let paths: Vec<String> = plan.files.iter().map(|file| file.path.clone()).collect();
-    let files = std::mem::take(&mut plan.files);
+    let files = Arc::new(std::mem::take(&mut plan.files));
     let skipped = std::mem::take(&mut plan.skipped);
     let (sender, mut pieces) = mpsc::channel(MAX_QUEUED_READS);
+    let to_read = files.clone();
     let reader = tokio::task::spawn_blocking(move || {
-        let files = files.iter().enumerate();
+        let files = to_read.iter().enumerate();
         let files = files.filter(|(index, _)| !skipped.contains(index));
         read_all(files, &sender, bad_entries)
     });
     while let Some(piece) = pieces.recv().await {
         match piece {
-            Piece::Begin(index) => writer.start_file(&paths[index])?,
+            Piece::Begin(index) => writer.start_file(&files[index].path.to_string())?,
             Piece::Data(data) => {
                 writer.write(&data).await?;
                 done += data.len() as u64;
@@ -77,7 +77,7 @@ pub async fn upload<S: BlockStore + Clone + 'static>(
     let mut left_out = reader.await.map_err(|_| OutputError::Interrupted)??;
     writer.finish_file();
     let stored = writer.finish().await?;
-    let manifest = assemble(&plan, &paths, &stored, &mut left_out)?;
+    let manifest = assemble(&plan, &files, &stored, &mut left_out)?;
     Ok((manifest, left_out))
 }
 
@@ -92,11 +92,13 @@ fn read_all<'a>(
     let mut buffer = vec![0; READ_SIZE];
     for (index, file) in files {
         let failed = |source| OutputError::Read {
-            path: file.path.clone(),
+            path: file.path.to_string(),
             source,
         };
-        tracing::debug!("copying {:?} ({} bytes)", file.path, file.size);
-        let mut input = match host_fs::open_below(&file.host.root, &file.host.relative) {
+        let path = file.path.to_string();
+        tracing::debug!("copying {path:?} ({} bytes)", file.size);
+        let on_node = file.host.relative.to_string();
+        let mut input = match host_fs::open_below(&file.host.root, &on_node) {
             Ok(input) => input,
             Err(error) => {
                 left_out.add_or_refuse(bad_entries, failed(error))?;
@@ -108,7 +110,7 @@ fn read_all<'a>(
         }
         let own = blocks(input.metadata().map_err(failed)?.len());
         if !own.is_empty() {
-            let (large, path) = (Arc::new(input), Arc::from(file.path.as_str()));
+            let (large, path) = (Arc::new(input), Arc::from(path));
             let mut at = 0;
             for len in own {
                 let part = FilePart::new(Arc::clone(&large), Arc::clone(&path), at, len as usize);
@@ -148,7 +150,7 @@ fn blocks(size: u64) -> Vec<u64> {
 
 fn assemble(
     plan: &OutputPlan,
-    paths: &[String],
+    files: &[LocalFile],
     stored: &Manifest,
     left_out: &mut LeftOutReport,
 ) -> Result<Manifest, OutputError> {
@@ -156,12 +158,15 @@ fn assemble(
     let mut output = ManifestBuilder::new();
     output.add_tree(".", &tree)?;
     for (path, index) in &plan.aliases {
-        match tree.lookup(&paths[*index]) {
+        match tree.lookup(&files[*index].path.to_string()) {
             Some(Entry::File(extents)) => {
-                output.add_file(path, extents.iter().cloned())?;
+                output.add_file(&path.to_string(), extents.iter().cloned())?;
             }
             // The file was left out.
-            _ => left_out.add(|| OutputError::OtherName { path: path.clone() }.to_string()),
+            _ => left_out.add(|| {
+                let path = path.to_string();
+                OutputError::OtherName { path }.to_string()
+            }),
         }
     }
     for collection_parts in &plan.collection_parts {

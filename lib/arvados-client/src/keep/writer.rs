@@ -11,7 +11,7 @@ use super::error::KeepError;
 use super::file_part::FilePart;
 use super::store::BlockStore;
 use crate::locator::{Locator, MAX_BLOCK_SIZE};
-use crate::manifest::{Extent, Manifest, ManifestBuilder};
+use crate::manifest::{Extent, Manifest, ManifestBuilder, PathSharer, SharedPath};
 
 /// Default number of concurrent uploads.
 const MAX_CONCURRENT_UPLOADS: usize = 2;
@@ -28,7 +28,7 @@ struct Piece {
 
 #[derive(Debug)]
 struct File {
-    path: String,
+    path: SharedPath,
     pieces: Vec<Piece>,
 }
 
@@ -55,6 +55,7 @@ pub struct CollectionWriter<S> {
     failed: bool,
     /// All paths, to refuse invalid ones immediately.
     paths: ManifestBuilder,
+    sharer: PathSharer,
 }
 
 impl<S: BlockStore + Clone + 'static> CollectionWriter<S> {
@@ -79,6 +80,7 @@ impl<S: BlockStore + Clone + 'static> CollectionWriter<S> {
             is_open: false,
             failed: false,
             paths: ManifestBuilder::new(),
+            sharer: PathSharer::default(),
         }
     }
 
@@ -86,7 +88,7 @@ impl<S: BlockStore + Clone + 'static> CollectionWriter<S> {
     pub fn start_file(&mut self, path: &str) -> Result<(), KeepError> {
         self.paths.add_file(path, [])?;
         self.files.push(File {
-            path: path.to_owned(),
+            path: self.sharer.share(path).0,
             pieces: Vec::new(),
         });
         self.file_start = Some(self.buffer.len());
@@ -180,6 +182,11 @@ impl<S: BlockStore + Clone + 'static> CollectionWriter<S> {
 
     /// Stores everything written so far and returns its manifest. Writing can continue.
     pub async fn snapshot(&mut self) -> Result<Manifest, KeepError> {
+        self.store_rest().await?;
+        self.assemble(self.paths.clone())
+    }
+
+    async fn store_rest(&mut self) -> Result<(), KeepError> {
         self.check()?;
         if !self.buffer.is_empty() {
             self.wait_for_upload_slot().await?;
@@ -190,7 +197,11 @@ impl<S: BlockStore + Clone + 'static> CollectionWriter<S> {
         while !self.uploads.is_empty() {
             self.finish_one_upload().await?;
         }
-        let mut builder = self.paths.clone();
+        Ok(())
+    }
+
+    /// The manifest of the stored blocks, from a collection with all paths.
+    fn assemble(&self, mut builder: ManifestBuilder) -> Result<Manifest, KeepError> {
         for file in &self.files {
             let mut extents = Vec::with_capacity(file.pieces.len());
             for piece in &file.pieces {
@@ -201,7 +212,7 @@ impl<S: BlockStore + Clone + 'static> CollectionWriter<S> {
                     len: piece.len as u64,
                 });
             }
-            builder.add_file(&file.path, extents)?;
+            builder.add_file(&file.path.to_string(), extents)?;
         }
         Ok(builder.build())
     }
@@ -209,7 +220,9 @@ impl<S: BlockStore + Clone + 'static> CollectionWriter<S> {
     /// Stores the rest and returns the manifest of the collection, with the locators signed by the
     /// store.
     pub async fn finish(mut self) -> Result<Manifest, KeepError> {
-        self.snapshot().await
+        self.store_rest().await?;
+        let paths = std::mem::take(&mut self.paths);
+        self.assemble(paths)
     }
 
     fn check(&self) -> Result<(), KeepError> {

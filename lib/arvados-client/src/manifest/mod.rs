@@ -19,6 +19,7 @@ mod file_paths;
 mod parse;
 mod path;
 mod pdh;
+mod shared_path;
 mod tree;
 mod write;
 
@@ -32,6 +33,7 @@ pub use builder::ManifestBuilder;
 pub use error::{ManifestError, Problem};
 pub use file_paths::file_paths;
 pub use pdh::{portable_data_hash, portable_text};
+pub use shared_path::{PathSharer, SharedPath};
 pub use tree::{DirEntry, Entry, EntryKind, Extent, FileEntry, FileTree};
 
 /// The content of a collection. Every value is consistent: segments lie inside their streams, names
