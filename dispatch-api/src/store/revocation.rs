@@ -68,14 +68,14 @@ pub fn set_expiry_override(tx: &Tx<'_>, token: &Record, expires_at: Option<Strin
     Ok(())
 }
 
-/// Revokes all attempt tokens of a user. They contain the user's rights, so they must go when these
-/// shrink.
+/// Revokes all attempt tokens of a user that are good now. They contain the user's rights, so they
+/// must go when these shrink.
 pub fn revoke_user_tokens(tx: &Tx<'_>, caller: &Caller, user_uuid: &str) -> Result<()> {
     let tokens = rows::find(
         tx.conn,
         &schema::TOKENS,
-        "owner_uuid = ?1 AND attempt_of IS NOT NULL",
-        &[&user_uuid],
+        "owner_uuid = ?1 AND attempt_of IS NOT NULL AND (expires_at IS NULL OR expires_at > ?2)",
+        &[&user_uuid, &tx.now],
     )?;
     for token in tokens {
         revoke(tx, caller, token.uuid())?;
