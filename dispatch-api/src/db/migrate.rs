@@ -12,6 +12,7 @@ const LAYOUT_MIGRATIONS: &[&str] = &[
     include_str!("0003_workflows.sql"),
     include_str!("0004_trash_of_projects.sql"),
     include_str!("0005_image_links.sql"),
+    include_str!("0006_reach_version.sql"),
 ];
 
 #[derive(Debug, thiserror::Error)]
