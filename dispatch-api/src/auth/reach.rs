@@ -88,7 +88,7 @@ impl Reach {
             (None, before) => return Ok(before.unwrap_or_default()),
         };
         // What a transaction has written may be rolled back, and another group has its number then.
-        if connection.transaction_state(MAIN_DB)? != TransactionState::Write {
+        if connection.transaction_state(Some(MAIN_DB))? != TransactionState::Write {
             keep(key, reach.clone());
         }
         Ok(reach)
@@ -97,9 +97,16 @@ impl Reach {
     fn find(connection: &Connection, caller: &Identity, level: Level) -> Result<Reach> {
         let cluster = caller.user_uuid.get(..5).unwrap_or_default();
         let everyone = format!("{cluster}-j7d0g-fffffffffffffff");
+        // First: one that is made meanwhile is looked at again.
+        let newest_group = connection
+            .prepare_cached("SELECT coalesce(max(rowid), 0) FROM groups")?
+            .query_row([], |row| row.get(0))?;
+        let mut reach = Reach {
+            newest_group,
+            ..Reach::default()
+        };
         let mut statement = connection.prepare_cached(REACHED_SQL)?;
         let mut found = statement.query((&caller.user_uuid, &everyone, level as i64))?;
-        let mut reach = Reach::default();
         while let Some(row) = found.next()? {
             let (uuid, level): (String, i64) = (row.get(0)?, row.get(1)?);
             if level == Level::Manage as i64 || uuid.get(6..11) == Some("j7d0g") {
@@ -107,9 +114,6 @@ impl Reach {
             }
             reach.targets.insert(uuid);
         }
-        reach.newest_group = connection
-            .prepare_cached("SELECT coalesce(max(rowid), 0) FROM groups")?
-            .query_row([], |row| row.get(0))?;
         Ok(reach.with_texts())
     }
 
