@@ -1,6 +1,10 @@
 //! The event of a log entry, as websocket clients receive it.
 
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
 use serde_json::{Map, Value, json};
+use tokio::sync::OnceCell;
 
 use crate::record::Record;
 
@@ -15,9 +19,17 @@ pub struct Event {
     pub event_type: String,
     pub created_at: String,
     body: Map<String, Value>,
+    /// Whether each user may receive it, once that was asked.
+    decisions: Arc<Mutex<BTreeMap<String, Arc<OnceCell<bool>>>>>,
 }
 
 impl Event {
+    /// Whether this user may receive it: asked once, however many listeners the user has.
+    pub fn decision_of(&self, user_uuid: &str) -> Arc<OnceCell<bool>> {
+        let mut decisions = self.decisions.lock().unwrap_or_else(PoisonError::into_inner);
+        decisions.entry(user_uuid.to_owned()).or_default().clone()
+    }
+
     /// The event of a log entry, with the named attributes of its object.
     pub fn from_log(entry: &Record, names: &[&str]) -> Event {
         let properties = entry.get("properties");
@@ -55,6 +67,7 @@ impl Event {
             event_type: entry.text("event_type").to_owned(),
             created_at: entry.text("created_at").to_owned(),
             body,
+            decisions: Arc::default(),
         }
     }
 

@@ -307,11 +307,18 @@ async fn may_receive(app: Arc<App>, caller: Option<Caller>, event: Arc<Event>) -
     if caller.is_admin {
         return true;
     }
-    let query = move || {
-        app.readers
-            .read(|connection| permission::may_receive(connection, &caller, &event.object_uuid))
+    let decision = event.decision_of(&caller.user_uuid);
+    let decide = async || {
+        let query = move || {
+            app.readers
+                .read(|connection| permission::may_receive(connection, &caller, &event.object_uuid))
+        };
+        match tokio::task::spawn_blocking(query).await {
+            Ok(Ok(may)) => Ok(may),
+            Ok(Err(_)) | Err(_) => Err(()),
+        }
     };
-    matches!(tokio::task::spawn_blocking(query).await, Ok(Ok(true)))
+    decision.get_or_try_init(decide).await == Ok(&true)
 }
 
 #[cfg(test)]
