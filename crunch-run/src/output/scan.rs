@@ -160,12 +160,7 @@ impl Walker<'_> {
     }
 
     /// A file with several names is uploaded once.
-    fn add_file(
-        &mut self,
-        dest: &str,
-        host: HostPath,
-        stat: FileStat,
-    ) -> Result<(), OutputError> {
+    fn add_file(&mut self, dest: &str, host: HostPath, stat: FileStat) -> Result<(), OutputError> {
         let path = self.shared(dest)?;
         match self.uploaded.entry(stat.id) {
             Entry::Occupied(uploaded) => self.plan.aliases.push((path, *uploaded.get())),

@@ -51,8 +51,7 @@ fn trash(call: &Call, uuid: &str) -> Result<Reply> {
 fn untrash(call: &Call, uuid: &str) -> Result<Reply> {
     let unique = call.params.flag("ensure_unique_name");
     let (caller, uuid) = (call.caller.clone(), uuid.to_owned());
-    let back = call
-        .write(move |tx| store::untrash(tx, &caller, &uuid, unique))?;
+    let back = call.write(move |tx| store::untrash(tx, &caller, &uuid, unique))?;
     show(call, back)
 }
 
@@ -128,8 +127,7 @@ fn create(call: &Call) -> Result<Reply> {
     let content = changes.apply(call, given.as_ref(), None, &hold)?;
     let unique = call.params.flag("ensure_unique_name");
     let caller = call.caller.clone();
-    let created = call
-        .write(move |tx| store::create(tx, &caller, &attributes, content, unique))?;
+    let created = call.write(move |tx| store::create(tx, &caller, &attributes, content, unique))?;
     show(call, created)
 }
 

@@ -32,23 +32,21 @@ pub const ROUTES: &[Route] = &[
 fn create(call: &Call) -> Result<Reply> {
     let attributes = call.params.attributes(&CONTAINER_REQUESTS)?;
     let caller = call.caller.clone();
-    let created = call
-        .write(move |tx| request::create(tx, &caller, &attributes))?;
+    let created = call.write(move |tx| request::create(tx, &caller, &attributes))?;
     show(call, &created)
 }
 
 fn update(call: &Call, uuid: &str) -> Result<Reply> {
     let attributes = call.params.attributes(&CONTAINER_REQUESTS)?;
     let (caller, uuid, etag) = (call.caller.clone(), uuid.to_owned(), call.if_match.clone());
-    let updated = call
-        .write(move |tx| request::update(tx, &caller, &uuid, &attributes, etag.as_deref()))?;
+    let updated =
+        call.write(move |tx| request::update(tx, &caller, &uuid, &attributes, etag.as_deref()))?;
     show(call, &updated)
 }
 
 fn delete(call: &Call, uuid: &str) -> Result<Reply> {
     let (caller, uuid) = (call.caller.clone(), uuid.to_owned());
-    let deleted = call
-        .write(move |tx| request::delete(tx, &caller, &uuid))?;
+    let deleted = call.write(move |tx| request::delete(tx, &caller, &uuid))?;
     show(call, &deleted)
 }
 

@@ -38,8 +38,7 @@ pub const ROUTES: &[Route] = &[
     Route::new("PUT", "api_client_authorizations/{}", |call, uuid| {
         let attributes = call.params.attributes(&TOKENS)?;
         let (caller, uuid) = (call.caller.clone(), uuid.to_owned());
-        let updated = call
-            .write(move |tx| update(tx, &caller, &uuid, &attributes))?;
+        let updated = call.write(move |tx| update(tx, &caller, &uuid, &attributes))?;
         show(call, updated)
     }),
     Route::new("DELETE", "api_client_authorizations/{}", |call, uuid| {

@@ -134,10 +134,12 @@ impl Reach {
                 reach.targets.insert(uuid);
             }
         }
-        Ok(reach.map(|reach| match reach.targets.len() == self.targets.len() {
-            true => reach,
-            false => reach.with_texts(),
-        }))
+        Ok(
+            reach.map(|reach| match reach.targets.len() == self.targets.len() {
+                true => reach,
+                false => reach.with_texts(),
+            }),
+        )
     }
 
     fn with_texts(mut self) -> Self {

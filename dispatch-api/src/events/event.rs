@@ -26,7 +26,10 @@ pub struct Event {
 impl Event {
     /// Whether this user may receive it: asked once, however many listeners the user has.
     pub fn decision_of(&self, user_uuid: &str) -> Arc<OnceCell<bool>> {
-        let mut decisions = self.decisions.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut decisions = self
+            .decisions
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         decisions.entry(user_uuid.to_owned()).or_default().clone()
     }
 

@@ -119,7 +119,10 @@ impl<K: Hash + Eq + Clone, T> FairQueue<K, T> {
 
 impl<K: Hash + Eq + Clone, T> State<K, T> {
     fn take(&mut self) -> Option<(K, T)> {
-        let waiting = self.clients.iter_mut().filter(|(_, one)| !one.items.is_empty());
+        let waiting = self
+            .clients
+            .iter_mut()
+            .filter(|(_, one)| !one.items.is_empty());
         let (client, next) = waiting.min_by_key(|(_, one)| one.used)?;
         // It was idle, and starts level with the others.
         next.used = next.used.max(self.level);

@@ -158,7 +158,9 @@ impl Writer {
         let queued = queue.clone();
         let thread = std::thread::Builder::new()
             .name("writer".into())
-            .spawn(move || run_writer(connection, &config, &database, &queued, &deadline, &publish))?;
+            .spawn(move || {
+                run_writer(connection, &config, &database, &queued, &deadline, &publish)
+            })?;
         Ok((Writer { queue }, thread))
     }
 
@@ -196,7 +198,13 @@ fn run_writer(
 ) {
     while let Some(first) = queue.pop() {
         let mut batch = Vec::new();
-        let outcome = commit_batch(&mut connection, config, (first, queue), deadline, &mut batch);
+        let outcome = commit_batch(
+            &mut connection,
+            config,
+            (first, queue),
+            deadline,
+            &mut batch,
+        );
         deadline.set(None);
         let committed = match outcome {
             Ok(effects) => {
@@ -374,7 +382,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (writer, thread) = writer(directory.path(), 10_000);
         let request = Arc::new(());
-        let endless = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT max(x) FROM n";
+        let endless =
+            "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT max(x) FROM n";
         let (slow, quick) = std::thread::scope(|scope| {
             let slow = scope.spawn(|| {
                 writer.write(of("a", &request), move |tx| {
