@@ -3,11 +3,15 @@
 //!
 //! For each flood it prints the p95 of a client with a token, and the server's resident memory: the
 //! highest during the flood, and one minute later. The server is a process of its own. With the
-//! variable FLOOD, only floods whose name contains its value run.
+//! variable FLOOD, only floods whose name contains its value run; those of one user with a token
+//! begin with "user: ".
 
 #[path = "../tests/api/fixture.rs"]
 #[allow(dead_code, reason = "only the tests use all of it")]
 mod fixture;
+
+#[path = "floods/by_user.rs"]
+mod by_user;
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -41,6 +45,7 @@ const RECOVERY: Duration = Duration::from_secs(60);
 
 struct Bench {
     server: Child,
+    ready: Value,
     host: String,
     tls: TlsConnector,
     admin: Api,
@@ -75,6 +80,7 @@ fn main() {
             .await;
         let _ = bench.server.kill();
         let _ = bench.server.wait();
+        by_user::run().await;
     });
 }
 
@@ -102,13 +108,46 @@ impl Bench {
             host: ready["host"].as_str().expect("an address").to_owned(),
             tls: connector(certificate),
             admin: Api::of(&ready, "user"),
+            ready,
         }
     }
 
+    /// A client with connections of its own.
+    fn new_client(&self, token: &str) -> Api {
+        Api::of(&self.ready, "user").with_token(token)
+    }
+
+    fn dispatcher(&self) -> Api {
+        Api::of(&self.ready, "dispatch")
+    }
+
     fn resident_mib(&self) -> u64 {
+        self.status_mib("VmRSS:")
+    }
+
+    fn highest_resident_mib(&self) -> u64 {
+        self.status_mib("VmHWM:")
+    }
+
+    /// Ends the server by SIGTERM, and returns how long that took.
+    async fn terminate(&mut self) -> Duration {
+        let began = Instant::now();
+        let mut kill = Command::new("kill");
+        let sent = kill.arg(self.server.id().to_string()).status();
+        assert!(sent.expect("kill").success());
+        while self.server.try_wait().expect("a child").is_none() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            if began.elapsed() > RECOVERY {
+                let _ = self.server.kill();
+            }
+        }
+        began.elapsed()
+    }
+
+    fn status_mib(&self, key: &str) -> u64 {
         let path = format!("/proc/{}/status", self.server.id());
         let status = std::fs::read_to_string(path).expect("the server runs");
-        let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+        let line = status.lines().find(|line| line.starts_with(key));
         let kib = line.and_then(|line| line.split_whitespace().nth(1));
         kib.and_then(|kib| kib.parse::<u64>().ok()).expect("a size") / 1024
     }
@@ -167,16 +206,25 @@ impl Bench {
     }
 
     async fn websockets(&self) -> Held {
+        self.websockets_of("nonsense", WEBSOCKETS).await
+    }
+
+    async fn websockets_of(&self, token: &str, number: usize) -> Held {
         let mut held: Held = Vec::new();
         let mut opening = JoinSet::new();
-        for number in 0..WEBSOCKETS {
+        for number in 0..number {
             let (tls, host) = (self.tls.clone(), self.host.clone());
+            let head = format!(
+                "GET /websocket?api_token={token} HTTP/1.1\r\nHost: x\r\n\
+                 Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+                 Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+            );
             opening.spawn(async move {
                 let mut stream = connect(&tls, &host).await?;
-                let head = "GET /websocket?api_token=nonsense HTTP/1.1\r\nHost: x\r\n\
-                            Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
-                            Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
                 stream.write_all(head.as_bytes()).await.ok()?;
+                // A text frame with a mask of zeros.
+                let frame = b"\x81\x96\0\0\0\0{\"method\":\"subscribe\"}";
+                stream.write_all(frame).await.ok()?;
                 Some(stream)
             });
             if number >= 50 {

@@ -195,6 +195,13 @@ pub async fn submit(api: &Api, extra: Value) -> Response {
     api.post("container_requests", request(extra)).await
 }
 
+async fn status(request: reqwest::RequestBuilder) -> Option<u16> {
+    let response = request.send().await.ok()?;
+    let status = response.status().as_u16();
+    response.bytes().await.ok()?;
+    Some(status)
+}
+
 impl Api {
     pub fn of(ready: &Value, name: &str) -> Api {
         let token = std::fs::read_to_string(ready["tokens"][name].as_str().unwrap()).unwrap();
@@ -271,6 +278,19 @@ impl Api {
     pub async fn post(&self, path: &str, body: Value) -> Response {
         let request = self.raw(Method::POST, &format!("/arvados/v1/{path}"));
         self.send(request.json(&body)).await
+    }
+
+    /// The status of the response, if there is one.
+    #[allow(dead_code, reason = "only the benchmark uses it")]
+    pub async fn try_get(&self, path: &str) -> Option<u16> {
+        status(self.raw(Method::GET, &format!("/arvados/v1/{path}"))).await
+    }
+
+    /// The same after a POST.
+    #[allow(dead_code, reason = "only the benchmark uses it")]
+    pub async fn try_post(&self, path: &str, body: Value) -> Option<u16> {
+        let request = self.raw(Method::POST, &format!("/arvados/v1/{path}"));
+        status(request.json(&body)).await
     }
 
     pub async fn put(&self, path: &str, body: Value) -> Response {
