@@ -265,12 +265,13 @@ async fn a_lock_granted_after_the_dispatcher_died_is_given_back() {
     })
     .await;
     let points = FailPointDir::of(&stack.points_dir());
-    points.block_at("api.lock.accepted");
+    // Before that, the server would not lock for a client that is gone.
+    points.block_at("api.lock.before-commit");
     let two = json!({"runtime_constraints": {"vcpus": 2, "ram": 16 << 20}});
     let (_, container) = stack.submit("wide", "true", two).await;
     let is_requested = |points: &FailPointDir| {
         let passed = points.passed();
-        passed.iter().any(|p| p.point == "api.lock.accepted")
+        passed.iter().any(|p| p.point == "api.lock.before-commit")
     };
     wait_for("the request", STEP_TIMEOUT, || {
         is_requested(&points).then_some(())
@@ -286,7 +287,7 @@ async fn a_lock_granted_after_the_dispatcher_died_is_given_back() {
     });
     // The lock request is delayed by this time.
     tokio::time::sleep(Duration::from_secs(3)).await;
-    points.unblock("api.lock.accepted");
+    points.unblock("api.lock.before-commit");
     stack
         .wait_until(&container, STEP_TIMEOUT, |c| {
             c.lock_count == 1 && c.state == ContainerState::Queued
