@@ -201,7 +201,7 @@ impl Condor {
                     let id = |n: usize| Ok(JobId(format!("{cluster}.{n}")));
                     answers.extend((0..part.len()).map(id));
                     for order in part {
-                        self.rejections.accepted(order);
+                        self.rejections.accepted(self, order).await;
                     }
                     continue;
                 }

@@ -23,7 +23,7 @@ const INITIAL_REAL_TRY_DELAY: Duration = Duration::from_secs(600);
 const SLOW_START_DONE: usize = 128;
 /// Number of jobs that are submitted one by one, each after a test, where the number of jobs is
 /// uncertain. Then more are submitted at once all the same.
-const MAX_SINGLE_GRANTS: usize = 8;
+const MAX_SINGLE_GRANTS: usize = 32;
 /// Time after which an admitted container without a result counts as not submitted.
 const ADMISSION_TTL: Duration = Duration::from_secs(60);
 
@@ -219,7 +219,7 @@ impl RejectionBackoff {
 ///
 /// Up to the number that the scheduler had at the last rejection, there is room as jobs end. A test
 /// that is accepted with as many jobs shows that there is room for more: for one, then for twice as
-/// many each time. Beside an unknown number of jobs, one by one at first.
+/// many each time. Where the limit is unknown, one by one.
 #[derive(Debug)]
 pub struct SlowStart {
     /// Jobs of the class at the last rejection.

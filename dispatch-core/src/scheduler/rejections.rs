@@ -126,11 +126,19 @@ impl Rejections {
         }
     }
 
-    /// Records that the scheduler accepted a job. If that was the last of a grant, the test after
-    /// the next listing tells whether there is room for more.
-    pub fn accepted(&self, order: &SubmitRequest) {
-        self.state()
-            .accepted(&order.container, &order.needs, Instant::now());
+    /// Records that the scheduler accepted a job. If that was the last of a grant, a test tells
+    /// whether there is room for more: later, other jobs may have ended.
+    pub async fn accepted<T: TestSubmission>(&self, tester: &T, order: &SubmitRequest) {
+        let now = Instant::now();
+        let is_used_up = {
+            let mut state = self.state();
+            state.accepted(&order.container, &order.needs, now);
+            let slow_start = state.slow_starts.get_mut(&ChargeClass::of(&order.needs));
+            slow_start.is_some_and(|slow_start| slow_start.is_used_up(now))
+        };
+        if is_used_up {
+            self.retest(tester).await;
+        }
     }
 
     /// Whether jobs like this one are held back.
@@ -165,10 +173,9 @@ impl Rejections {
         self.state().rejected_kinds()
     }
 
-    /// Whether containers wait for a test that may run now, or for the end of its job.
+    /// Whether containers wait for a test that may run now.
     pub fn has_due_tests(&self) -> bool {
-        let mut state = self.state();
-        !state.due(Instant::now()).is_empty() || state.is_settling()
+        !self.state().due(Instant::now()).is_empty()
     }
 
     /// Message with which the scheduler rejected this attempt.

@@ -188,7 +188,7 @@ impl Slurm {
                         let id = format!("{job}_{}", first + n);
                         let (container, attempt) = (order.container.clone(), order.attempt.clone());
                         self.record_job_id(container, attempt, id.clone());
-                        self.rejections.accepted(order);
+                        self.rejections.accepted(self, order).await;
                         results.push(Ok(JobId(id)));
                     }
                 }

@@ -20,7 +20,7 @@ impl Slurm {
         let submitted = self.run_sbatch(&order).await;
         match &submitted {
             Ok(job) => {
-                self.rejections.accepted(&order);
+                self.rejections.accepted(self, &order).await;
                 self.record_job_id(order.container, order.attempt, job.0.clone());
             }
             Err(error) => {

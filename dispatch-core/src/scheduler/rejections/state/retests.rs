@@ -86,11 +86,6 @@ impl RejectionState {
                 let is_told = match class {
                     JobClass::OfUser(of_user) => {
                         self.testers_of(&of_user.charged).leave(of_user);
-                        let backoff = self.backoffs.get(class);
-                        if backoff.is_some_and(|backoff| !backoff.is_rejected()) {
-                            // A rule against this user was the cause, and no limit of all.
-                            self.slow_starts.remove(&of_user.charged);
-                        }
                         false
                     }
                     JobClass::Exactly(_) => false,
@@ -165,11 +160,6 @@ impl RejectionState {
                 self.remember_accepted(needs);
             }
         }
-    }
-
-    /// Whether the job of an accepted test still counts for a limit.
-    pub(in crate::scheduler::rejections) fn is_settling(&self) -> bool {
-        self.backoffs.values().any(RejectionBackoff::is_accepted)
     }
 
     /// Classes whose test is due, the last use of a grant included. Users take turns: each may have

@@ -207,6 +207,7 @@ impl Limited {
             if self.jobs.len() < self.limit {
                 self.state.accepted(&container, &gpus(0), now);
                 self.jobs.push(container);
+                self.test(now);
             } else {
                 self.rejections += 1;
                 self.state.submission_rejected(&container, &gpus(0));
@@ -229,15 +230,14 @@ fn a_cautious_start_ends_where_there_is_no_limit() {
         ..Limited::new(usize::MAX)
     };
     let mut submitted = Vec::new();
-    for _ in 0..18 {
+    for _ in 0..8 {
         let before = it.jobs.len();
         it.poll(now);
         submitted.push(it.jobs.len() - before);
         now += Duration::from_secs(2);
     }
     // Each poll of the test offers 40 containers. The first are held for the test.
-    let expected = [0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 4, 8, 16, 32, 40, 24, 40];
-    assert_eq!(submitted, expected);
+    assert_eq!(submitted, [0, 40, 40, 40, 40, 40, 40, 40]);
     assert!(it.state.slow_starts.is_empty());
 }
 
@@ -284,17 +284,13 @@ proptest! {
             now += Duration::from_secs(5);
             it.poll(now);
         }
-        for _ in 0..10 {
-            now += Duration::from_secs(5);
-            it.poll(now);
-        }
         prop_assert_eq!(it.jobs.len(), it.limit);
         prop_assert!(it.rejections <= 1 + raised);
     }
 
     /// A restarted dispatcher knows no limit and did not submit the jobs that there are.
     #[test]
-    fn a_restart_beside_a_limit_costs_few_locks(
+    fn a_restart_beside_a_limit_costs_no_lock(
         limit in 1_usize..15,
         ends in prop::collection::vec(0_usize..4, 30),
         was_locked in any::<bool>(),
@@ -308,11 +304,11 @@ proptest! {
         it.poll(now);
         for ended in ends {
             drop(it.jobs.drain(..ended.min(it.jobs.len())));
-            for _ in 0..8 {
+            for _ in 0..3 {
                 now += Duration::from_secs(2);
                 it.poll(now);
             }
-            prop_assert!(it.rejections <= limit.min(4), "{}", it.rejections);
+            prop_assert_eq!(it.rejections, 0);
             prop_assert_eq!(it.jobs.len(), limit);
         }
     }
