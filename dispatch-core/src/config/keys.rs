@@ -67,14 +67,36 @@ impl Key {
             Some(texts.collect()).filter(|texts: &Vec<String>| !texts.is_empty())
         };
         Ok(match self.form {
-            Form::Text => from_value::<Option<String>>(value)?.map(one),
+            Form::Text => from_value::<Option<String>>(texts(value))?.map(one),
             Form::Number => from_value::<Option<u64>>(value)?.map(|n| one(n.to_string())),
             Form::Switch => from_value::<Option<bool>>(value)?.map(|yes| one(yes.to_string())),
-            Form::List => from_value(value)?,
+            Form::List => from_value(texts(value))?,
             Form::Size => values::size(value)?.map(|bytes| one(format!("{bytes}B"))),
             Form::Time => values::time(value)?.map(|time| one(format!("{}ms", time.as_millis()))),
-            Form::ByPartition => joined(values::per_partition(value)?, ':'),
-            Form::Map => joined(from_value::<Option<_>>(value)?.unwrap_or_default(), '='),
+            Form::ByPartition => joined(values::per_partition(texts(value))?, ':'),
+            Form::Map => joined(
+                from_value::<Option<_>>(texts(value))?.unwrap_or_default(),
+                '=',
+            ),
         })
+    }
+}
+
+/// The value with numbers and the like inside as texts: YAML has them without quotes, too.
+fn texts(value: Value) -> Value {
+    let inside = |value| match value {
+        Value::Null => Value::from(""),
+        value => texts(value),
+    };
+    match value {
+        Value::Bool(yes) => yes.to_string().into(),
+        Value::Number(number) => number.to_string().into(),
+        Value::Sequence(list) => list.into_iter().map(inside).collect(),
+        Value::Mapping(map) => {
+            let entries = map.into_iter();
+            let entries = entries.map(|(name, value)| (inside(name), inside(value)));
+            Value::Mapping(entries.collect())
+        }
+        text => text,
     }
 }

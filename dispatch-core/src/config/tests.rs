@@ -98,6 +98,27 @@ fn everything_that_dispatchers_read_is_read() {
     );
 }
 
+/// Text in YAML needs no quotes, whatever it looks like.
+#[test]
+fn numbers_are_texts_where_texts_are_read() {
+    let slurm = "SbatchArgumentsList: [7, true], Account: {8.0: 9, '*': }, QOS: 5,
+        SbatchEnvironmentVariables: {OMP_NUM_THREADS: 4, EMPTY: , SAMPLE: }";
+    let text = format!("Clusters: {{zzzzz: {{Containers: {{SLURM: {{{slurm}}}}}}}}}");
+    let config = Config::of(&text, &SLURM).unwrap();
+    let values = |path| config.values(path).map(|values| values.join(" "));
+    for (path, expected) in [
+        ("Containers.SLURM.SbatchArgumentsList", "7 true"),
+        ("Containers.SLURM.Account", "*: 8.0:9"),
+        ("Containers.SLURM.QOS", "*:5"),
+        (
+            "Containers.SLURM.SbatchEnvironmentVariables",
+            "EMPTY= OMP_NUM_THREADS=4",
+        ),
+    ] {
+        assert_eq!(values(path).as_deref(), Some(expected), "{path}");
+    }
+}
+
 #[test]
 fn sizes_follow_the_rules_of_arvados() {
     for (text, bytes) in [
