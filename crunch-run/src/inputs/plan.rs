@@ -204,7 +204,7 @@ impl Items {
 }
 
 fn kind_name(mount: &Mount) -> String {
-    mount.kind.clone().into()
+    mount.kind.to_string()
 }
 
 fn role(

@@ -241,7 +241,7 @@ fn mount(mount: &Mount) -> String {
         MountKind::Collection => format!("{}{path}", mount.uuid),
         MountKind::Tmp => format!("{} for the job to write to", format_size(mount.capacity)),
         MountKind::File => mount.path.clone(),
-        ref kind => String::from(kind.clone()),
+        ref kind => kind.to_string(),
     }
 }
 

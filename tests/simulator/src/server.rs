@@ -175,9 +175,7 @@ impl SimWorld {
     ) -> Result<(), Error> {
         self.admit(who, uuid)?;
         let from = self.state(uuid)?;
-        let to = change["state"]
-            .as_str()
-            .map(|s| ContainerState::from(s.to_owned()));
+        let to = serde_json::from_value(change["state"].clone()).ok();
         let holds = self.holds_lock(who, uuid);
         use ContainerState::{Cancelled, Complete, Locked, Queued, Running};
         let allowed = match (&from, to.as_ref().unwrap_or(&from)) {

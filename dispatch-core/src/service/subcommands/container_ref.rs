@@ -1,7 +1,7 @@
 //! References to a container. Input: a container's uuid, a container request's, or the number of a
 //! job, because people have any of them; output: the container's record.
 
-use arvados_client::records::Container;
+use arvados_client::records::{Container, RequestState};
 use arvados_client::{Client, ContainerRequestUuid, ContainerUuid, Error};
 
 use crate::model::world::JobId;
@@ -32,9 +32,9 @@ pub enum ContainerRefError {
     Missing(String),
     /// The request has no container.
     #[error(
-        "request {0} has no container: it is not committed (its state is {1}), or its priority is 0"
+        "request {0} has no container: it is not committed (its state is {1:?}), or its priority is 0"
     )]
-    NoContainer(ContainerRequestUuid, String),
+    NoContainer(ContainerRequestUuid, RequestState),
     /// The scheduler has no such job of this dispatcher.
     #[error(
         "the scheduler knows no job {0} of this dispatcher; give the uuid of the container, which is the name of its job"
@@ -81,8 +81,7 @@ impl ContainerRef {
             Self::Request(uuid) => {
                 let request = client.container_request(uuid).await;
                 let request = request.map_err(|error| missing(error, "request", uuid.as_str()))?;
-                let state = String::from(request.state);
-                let none = || ContainerRefError::NoContainer(uuid.clone(), state);
+                let none = || ContainerRefError::NoContainer(uuid.clone(), request.state);
                 request.container_uuid.ok_or_else(none)?
             }
         };

@@ -12,7 +12,6 @@ use crate::ids::{ContainerUuid, Pdh, TokenUuid, UserUuid};
 
 /// `state`. A container in an unknown state is left alone.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(from = "String", into = "String")]
 pub enum ContainerState {
     /// Pending: not locked by a dispatcher.
     #[default]
@@ -26,6 +25,7 @@ pub enum ContainerState {
     /// Ended in any other way.
     Cancelled,
     /// A state this library does not know.
+    #[serde(untagged)]
     Unknown(String),
 }
 
@@ -45,25 +45,6 @@ impl ContainerState {
             Self::Cancelled => "Cancelled",
             Self::Unknown(text) => text,
         }
-    }
-}
-
-impl From<String> for ContainerState {
-    fn from(text: String) -> Self {
-        match text.as_str() {
-            "Queued" => Self::Queued,
-            "Locked" => Self::Locked,
-            "Running" => Self::Running,
-            "Complete" => Self::Complete,
-            "Cancelled" => Self::Cancelled,
-            _ => Self::Unknown(text),
-        }
-    }
-}
-
-impl From<ContainerState> for String {
-    fn from(state: ContainerState) -> Self {
-        state.as_str().to_owned()
     }
 }
 

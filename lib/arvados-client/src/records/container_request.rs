@@ -11,7 +11,6 @@ use crate::ids::{CollectionUuid, ContainerRequestUuid, ContainerUuid, Uuid};
 
 /// `state` of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(from = "String", into = "String")]
 pub enum RequestState {
     /// A draft.
     #[default]
@@ -21,29 +20,8 @@ pub enum RequestState {
     /// Finished, with output and log.
     Final,
     /// A state this library does not know.
+    #[serde(untagged)]
     Unknown(String),
-}
-
-impl From<String> for RequestState {
-    fn from(text: String) -> Self {
-        match text.as_str() {
-            "Uncommitted" => Self::Uncommitted,
-            "Committed" => Self::Committed,
-            "Final" => Self::Final,
-            _ => Self::Unknown(text),
-        }
-    }
-}
-
-impl From<RequestState> for String {
-    fn from(state: RequestState) -> Self {
-        match state {
-            RequestState::Uncommitted => "Uncommitted".into(),
-            RequestState::Committed => "Committed".into(),
-            RequestState::Final => "Final".into(),
-            RequestState::Unknown(text) => text,
-        }
-    }
 }
 
 /// A request to run a container.

@@ -7,7 +7,7 @@ use super::attributes::{Extra, lenient};
 
 /// Kind of a mount.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(from = "String", into = "String")]
+#[serde(rename_all = "lowercase")]
 pub enum MountKind {
     /// Files of a collection, or a new one.
     Collection,
@@ -23,34 +23,14 @@ pub enum MountKind {
     /// A file holding text.
     Text,
     /// A kind this library does not know.
+    #[serde(untagged)]
     Unknown(String),
 }
 
-impl From<String> for MountKind {
-    fn from(text: String) -> Self {
-        match text.as_str() {
-            "collection" => Self::Collection,
-            "tmp" => Self::Tmp,
-            "keep" => Self::Keep,
-            "file" => Self::File,
-            "json" => Self::Json,
-            "text" => Self::Text,
-            _ => Self::Unknown(text),
-        }
-    }
-}
-
-impl From<MountKind> for String {
-    fn from(kind: MountKind) -> Self {
-        match kind {
-            MountKind::Collection => "collection".into(),
-            MountKind::Tmp => "tmp".into(),
-            MountKind::Keep => "keep".into(),
-            MountKind::File => "file".into(),
-            MountKind::Json => "json".into(),
-            MountKind::Text => "text".into(),
-            MountKind::Unknown(text) => text,
-        }
+impl std::fmt::Display for MountKind {
+    /// The spelling in the API.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.serialize(f)
     }
 }
 
