@@ -126,12 +126,11 @@ impl OutputFile<'_> {
 
     fn rename_into_place(&self, temporary: &str, force: bool) -> Result<(), CliError> {
         let parent = self.parent.as_fd();
-        let renamed = match force {
-            true => rustix::fs::renameat(parent, temporary, parent, self.name),
-            false => {
-                let flags = RenameFlags::NOREPLACE;
-                rustix::fs::renameat_with(parent, temporary, parent, self.name, flags)
-            }
+        let renamed = if force {
+            rustix::fs::renameat(parent, temporary, parent, self.name)
+        } else {
+            let flags = RenameFlags::NOREPLACE;
+            rustix::fs::renameat_with(parent, temporary, parent, self.name, flags)
         };
         match renamed {
             Ok(()) => Ok(()),

@@ -91,20 +91,19 @@ impl Lines {
         ended: bool,
         sink: &mut impl FnMut(Line<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
-        let mut line = match self.is_continued {
-            true => Line {
+        let mut line = if self.is_continued {
+            Line {
                 time: None,
                 text: &self.rest,
                 ended,
-            },
-            false => {
-                let mut line = Line::read(&self.rest, ended);
-                self.stamped = line.time.map(|_| 0);
-                if self.follows_full_line {
-                    line.time = None;
-                }
-                line
             }
+        } else {
+            let mut line = Line::read(&self.rest, ended);
+            self.stamped = line.time.map(|_| 0);
+            if self.follows_full_line {
+                line.time = None;
+            }
+            line
         };
         if let Some(bytes) = &mut self.stamped {
             *bytes += line.text.len();

@@ -79,10 +79,7 @@ impl<W: WorkerBackend> Overseer<W> {
                 ended
             };
             tokio::select! {
-                ended = tick => match ended {
-                    true => return Ok(ExitReason::Finished),
-                    false => continue,
-                },
+                ended = tick => if ended { return Ok(ExitReason::Finished) } else { continue },
                 // The next overseer treats a start that is interrupted here as uncertain.
                 _ = term.recv() => return Ok(ExitReason::Stopped),
                 _ = interrupt.recv() => return Ok(ExitReason::Stopped),

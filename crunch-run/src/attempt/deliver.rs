@@ -89,10 +89,7 @@ impl<'a> Delivery<'a> {
         tokio::select! {
             saved = self.save_output(staged, bad_entries, status) => saved,
             request = self.retry.stop.requested() => {
-                Ok(Output::Interrupted(match self.priority_is_zero().await {
-                    true => Cause::PriorityZero,
-                    false => Cause::Signal(request.by),
-                }))
+                Ok(Output::Interrupted(if self.priority_is_zero().await { Cause::PriorityZero } else { Cause::Signal(request.by) }))
             }
         }
     }

@@ -99,22 +99,19 @@ async fn handle_buffered(
         let put = BlockPut::of(name, &parts.headers);
         return block_upload::put_block(app, &admission.share, put, body).await;
     }
-    let body = match is_public {
-        true => {
-            body.discard();
-            BufferedBody::default()
+    let body = if is_public {
+        body.discard();
+        BufferedBody::default()
+    } else {
+        let (limits, share) = (&app.limits, &admission.share);
+        let mut body = body
+            .read(limits, share, MAX_BODY_BYTES, app.transfer_timeout)
+            .await?;
+        if block_name(&path).is_none() {
+            let is_form = params::is_form(&parts.headers);
+            body.acquire_parsed(limits, share, is_form).await?;
         }
-        false => {
-            let (limits, share) = (&app.limits, &admission.share);
-            let mut body = body
-                .read(limits, share, MAX_BODY_BYTES, app.transfer_timeout)
-                .await?;
-            if block_name(&path).is_none() {
-                let is_form = params::is_form(&parts.headers);
-                body.acquire_parsed(limits, share, is_form).await?;
-            }
-            body
-        }
+        body
     };
     // Gone when the client is.
     let presence = Arc::new(());

@@ -116,15 +116,14 @@ pub async fn release(args: Release, session: &Session, out: Output) -> Result<Ex
 }
 
 fn report(out: Output, what: &str, count: u64, left_alone: u64) -> Result<(), CliError> {
-    match out.json {
-        true => out.json(&json!({what: count, "left_alone": left_alone})),
-        false => {
-            let left_alone = match left_alone {
-                0 => String::new(),
-                count => format!("; {count} left alone, which are in other states"),
-            };
-            eprint_note(&format!("{what} {}{left_alone}", plural(count, "job")));
-            Ok(())
-        }
+    if out.json {
+        out.json(&json!({what: count, "left_alone": left_alone}))
+    } else {
+        let left_alone = match left_alone {
+            0 => String::new(),
+            count => format!("; {count} left alone, which are in other states"),
+        };
+        eprint_note(&format!("{what} {}{left_alone}", plural(count, "job")));
+        Ok(())
     }
 }

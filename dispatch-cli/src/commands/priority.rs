@@ -61,12 +61,11 @@ pub async fn run(args: Priority, session: &Session, out: Output) -> Result<Exit,
         }
     }
     args.selection.sum_up(left_alone);
-    match out.json {
-        true => out.json(&json!({"changed": changed}))?,
-        false => {
-            let jobs = plural(changed, "job");
-            eprint_note(&format!("priority {} for {jobs}", args.priority));
-        }
+    if out.json {
+        out.json(&json!({"changed": changed}))?
+    } else {
+        let jobs = plural(changed, "job");
+        eprint_note(&format!("priority {} for {jobs}", args.priority));
     }
     Ok(exit)
 }

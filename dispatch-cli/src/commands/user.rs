@@ -101,15 +101,14 @@ async fn run_add(args: Add, client: &Client, out: Output) -> Result<(), CliError
     let default = format!("{}@localhost", args.name);
     let email = args.email.unwrap_or(default);
     let user = client.create_user(&args.name, &email).await?;
-    match out.json {
-        true => out.json(&record(&user)),
-        false => {
-            let name = shown_name(&user);
-            eprint_note(&format!(
-                "user {name} is added; make a token with: dispatch user token {name}"
-            ));
-            Ok(())
-        }
+    if out.json {
+        out.json(&record(&user))
+    } else {
+        let name = shown_name(&user);
+        eprint_note(&format!(
+            "user {name} is added; make a token with: dispatch user token {name}"
+        ));
+        Ok(())
     }
 }
 
@@ -146,26 +145,24 @@ async fn run_disable(
         return Err(CliError::OwnUser(name.to_owned()));
     }
     let user = client.set_active(&user.uuid, false).await?;
-    match out.json {
-        true => out.json(&record(&user)),
-        false => {
-            eprint_note(&format!(
-                "user {name} is disabled: no token of this user works any more"
-            ));
-            Ok(())
-        }
+    if out.json {
+        out.json(&record(&user))
+    } else {
+        eprint_note(&format!(
+            "user {name} is disabled: no token of this user works any more"
+        ));
+        Ok(())
     }
 }
 
 async fn run_enable(name: &str, client: &Client, out: Output) -> Result<(), CliError> {
     let user = find(client, name).await?;
     let user = client.set_active(&user.uuid, true).await?;
-    match out.json {
-        true => out.json(&record(&user)),
-        false => {
-            eprint_note(&format!("user {name} is enabled"));
-            Ok(())
-        }
+    if out.json {
+        out.json(&record(&user))
+    } else {
+        eprint_note(&format!("user {name} is enabled"));
+        Ok(())
     }
 }
 

@@ -86,10 +86,7 @@ pub async fn follow(
     };
     tokio::select! {
         exit = following => exit,
-        Ok(()) = tokio::signal::ctrl_c() => Err(match has_ended.get() {
-            true => CliError::ReportInterrupted,
-            false => CliError::Interrupted(name),
-        }),
+        Ok(()) = tokio::signal::ctrl_c() => Err(if has_ended.get() { CliError::ReportInterrupted } else { CliError::Interrupted(name) }),
     }
 }
 

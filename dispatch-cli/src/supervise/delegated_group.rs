@@ -134,15 +134,14 @@ fn systemd_run() -> Command {
     command.args(["--scope", "--quiet", "--collect"]);
     // Each container has a limit of processes of its own.
     command.args(["--property=Delegate=yes", "--property=TasksMax=infinity"]);
-    match user.is_root() {
-        true => drop(command.arg("--system")),
-        false => {
-            command.arg("--user");
-            // cron and su do not set it, and systemd is found by it.
-            let runtime_dir = format!("/run/user/{user}");
-            if std::env::var_os(RUNTIME_DIR).is_none() && Path::new(&runtime_dir).is_dir() {
-                command.env(RUNTIME_DIR, runtime_dir);
-            }
+    if user.is_root() {
+        command.arg("--system");
+    } else {
+        command.arg("--user");
+        // cron and su do not set it, and systemd is found by it.
+        let runtime_dir = format!("/run/user/{user}");
+        if std::env::var_os(RUNTIME_DIR).is_none() && Path::new(&runtime_dir).is_dir() {
+            command.env(RUNTIME_DIR, runtime_dir);
         }
     }
     command

@@ -185,11 +185,10 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
             Some(Err(error)) if is_first => {
                 let is_refused = error.is_denied();
                 let error = self.with_hint(&error);
-                match is_refused {
-                    true => self.refusal_log.log(&error),
-                    false => {
-                        tracing::warn!(%error, event = "server_unknown", "the API server has not said what the dispatch token may do; starting no jobs before it does")
-                    }
+                if is_refused {
+                    self.refusal_log.log(&error)
+                } else {
+                    tracing::warn!(%error, event = "server_unknown", "the API server has not said what the dispatch token may do; starting no jobs before it does")
                 }
             }
             // The next call tells of the same trouble.

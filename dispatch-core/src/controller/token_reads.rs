@@ -146,18 +146,15 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
         match scan.list {
             Ok(list) => {
                 let is_first = !self.token_scans.has_succeeded();
-                match list.is_complete {
-                    true => {
-                        let (took, newest) = (scan.took, list.newest);
-                        self.token_scans.succeeded(now, took, scan.since, newest);
-                    }
-                    false => {
-                        self.token_scans.failed(now, scan.took);
-                        tracing::warn!(
-                            event = "token_scan_failed",
-                            "the API server's list of tokens repeats itself: orphaned tokens may be missing from it"
-                        );
-                    }
+                if list.is_complete {
+                    let (took, newest) = (scan.took, list.newest);
+                    self.token_scans.succeeded(now, took, scan.since, newest);
+                } else {
+                    self.token_scans.failed(now, scan.took);
+                    tracing::warn!(
+                        event = "token_scan_failed",
+                        "the API server's list of tokens repeats itself: orphaned tokens may be missing from it"
+                    );
                 }
                 if is_first && list.is_complete {
                     let tokens = list.ours.len();

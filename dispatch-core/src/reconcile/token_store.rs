@@ -295,12 +295,11 @@ impl Reconciler {
             Some(_) | None => {}
         }
         let unread = &mut self.tokens.unread;
-        let is_newly_hidden = match is_shown {
-            true => {
-                unread.found(&container, &token);
-                false
-            }
-            false => unread.missed(&container, &token, now, self.settings.refusal_window),
+        let is_newly_hidden = if is_shown {
+            unread.found(&container, &token);
+            false
+        } else {
+            unread.missed(&container, &token, now, self.settings.refusal_window)
         };
         self.check_tokens_known();
         is_newly_hidden && is_current

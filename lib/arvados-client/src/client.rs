@@ -282,10 +282,7 @@ impl Client {
             .when(|error| retry::may_retry(call.idempotency, error) || may_be_transient(error))
             .adjust(|error, wait| {
                 let wait = wait?.max(error.retry_after().unwrap_or_default());
-                let budget = match may_be_transient(error) {
-                    true => budget,
-                    false => outage_budget,
-                };
+                let budget = if may_be_transient(error) { budget } else { outage_budget };
                 let now = Instant::now();
                 (now + wait < began + budget && !refusals.record_failure(error, now)).then_some(wait)
             })

@@ -255,11 +255,10 @@ impl RejectionState {
         if slow_start.try_admit(container, now) {
             return None;
         }
-        Some(match slow_start.is_told {
-            true => format!(
-                "{scheduler} rejected such jobs a short time ago; a few are submitted at first"
-            ),
-            false => format!("{scheduler} is asked first whether it accepts such jobs now"),
+        Some(if slow_start.is_told {
+            format!("{scheduler} rejected such jobs a short time ago; a few are submitted at first")
+        } else {
+            format!("{scheduler} is asked first whether it accepts such jobs now")
         })
     }
 

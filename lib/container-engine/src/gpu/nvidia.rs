@@ -22,12 +22,11 @@ impl HostGpus {
     pub(super) fn cuda(&self, ids: &[String]) -> Result<GpuAccess, StartError> {
         let mut access = GpuAccess::default();
         for id in ids {
-            match id.starts_with("MIG-") {
-                true => self.add_slice(&mut access, id)?,
-                false => {
-                    let index = self.cuda_minor(id)?;
-                    access.add_device(self.required(id, &format!("nvidia{index}"))?);
-                }
+            if id.starts_with("MIG-") {
+                self.add_slice(&mut access, id)?
+            } else {
+                let index = self.cuda_minor(id)?;
+                access.add_device(self.required(id, &format!("nvidia{index}"))?);
             }
         }
         for name in SHARED {

@@ -143,13 +143,12 @@ fn parts(path: &Path) -> VecDeque<OsString> {
 }
 
 fn create(root: &Root, place: &Path, is_dir: bool) -> Result<(), pathrs::error::Error> {
-    match is_dir {
-        true => root
-            .mkdir_all(place, &Permissions::from_mode(0o755))
-            .map(drop),
-        false => root
-            .create_file(place, OpenFlags::O_WRONLY, &Permissions::from_mode(0o644))
-            .map(drop),
+    if is_dir {
+        root.mkdir_all(place, &Permissions::from_mode(0o755))
+            .map(drop)
+    } else {
+        root.create_file(place, OpenFlags::O_WRONLY, &Permissions::from_mode(0o644))
+            .map(drop)
     }
 }
 
