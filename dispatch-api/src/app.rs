@@ -1,8 +1,9 @@
 //! Shared state of the running server: configuration, storage, limits and the stop signal.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::auth::attempt_token::AttemptTokenVerifier;

@@ -6,9 +6,10 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError};
 
 use crate::auth::Identity;
@@ -113,7 +114,7 @@ impl Limits {
 
     /// The share of a client. Clients without a request in progress have none.
     pub fn share(&self, key: &ClientKey) -> Arc<ClientShare> {
-        let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shares = self.shares.lock();
         if let Some(share) = shares.get(key) {
             return share.clone();
         }
@@ -321,7 +322,7 @@ mod tests {
         for number in 0..2 * SHARES_BEFORE_CLEANUP {
             limits.share(&user(&number.to_string()));
         }
-        let shares = limits.shares.lock().unwrap();
+        let shares = limits.shares.lock();
         assert!(shares.len() <= SHARES_BEFORE_CLEANUP);
         assert!(shares.contains_key(&user("kept")));
         drop(kept);

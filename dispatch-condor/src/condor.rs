@@ -6,7 +6,6 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arvados_client::ContainerUuid;
@@ -18,6 +17,7 @@ use dispatch_core::scheduler::command::{Command, CommandOutput};
 use dispatch_core::scheduler::rejections::Rejections;
 use dispatch_core::scheduler::submit_host::Precondition;
 use dispatch_core::service::state_dir::StateDir;
+use parking_lot::Mutex;
 
 use crate::error::no_answer;
 use crate::query::condor_q::{self, JOB_ATTRIBUTES, JobAd};
@@ -70,11 +70,6 @@ impl QueueListing {
     pub fn jobs(&self) -> Vec<Job> {
         self.ads.iter().filter_map(JobAd::to_job).collect()
     }
-}
-
-/// Locks a mutex, also one that a panicking thread held.
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Condor {

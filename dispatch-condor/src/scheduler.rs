@@ -16,7 +16,7 @@ use dispatch_core::scheduler::{
     StillInUse, StopMode, SubmitRequest,
 };
 
-use crate::condor::{Condor, MAX_BATCH_JOBS, lock};
+use crate::condor::{Condor, MAX_BATCH_JOBS};
 use crate::control::cancel::MAX_CANCEL_BATCH;
 use crate::error::NAME;
 use crate::query::condor_q::JobAd;
@@ -85,7 +85,7 @@ impl Scheduler for Condor {
 
     /// One `condor_submit` of a thousand jobs takes as long as one of two jobs.
     fn capabilities(&self) -> Capabilities {
-        let took = lock(&self.queue).took;
+        let took = self.queue.lock().took;
         Capabilities {
             max_submit_batch: MAX_BATCH_JOBS,
             max_cancel_batch: MAX_CANCEL_BATCH,
@@ -101,7 +101,7 @@ impl Scheduler for Condor {
         let listing = self.query_queue().await?;
         let jobs = listing.jobs();
         self.rejections.listed(began, &jobs);
-        *lock(&self.queue) = listing;
+        *self.queue.lock() = listing;
         Ok(jobs)
     }
 
@@ -128,7 +128,7 @@ impl Scheduler for Condor {
 
     fn pending_reasons(&self) -> BTreeMap<ContainerUuid, PendingReason> {
         let fit = |ad: &JobAd| self.capacity.fit(&ad.needs());
-        let ads = &lock(&self.queue).ads;
+        let ads = &self.queue.lock().ads;
         pending_reason::pending_reasons(ads, fit, &self.match_analysis.never_matching(ads))
     }
 

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use arvados_client::ContainerUuid;
@@ -13,6 +13,7 @@ use dispatch_core::model::world::{Job, JobId};
 use dispatch_core::scheduler::submit_host::Precondition;
 use dispatch_core::service::state_dir::StateDir;
 use host_state::trash::{self, TrashWorker};
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::backfill::Running;
@@ -50,7 +51,7 @@ pub struct Shared {
     pub(crate) redeliveries: Arc<Redeliveries>,
     /// Removes the files of jobs that ended.
     pub(crate) trash: TrashWorker,
-    state: Mutex<State>,
+    pub(crate) state: Mutex<State>,
     /// Notified when a followed worker exits.
     pub(crate) worker_exited: Notify,
 }
@@ -168,10 +169,6 @@ impl Local {
 }
 
 impl Shared {
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Whether files of jobs that ended still take disk space.
     pub(crate) fn has_trash(&self) -> bool {
         !(trash::is_empty(&self.scratch) && trash::is_empty(self.state_dir.path()))
@@ -207,7 +204,7 @@ impl Shared {
     pub(crate) fn read_claims(&self) {
         if let Some(claims) = &self.claims {
             let (others, wants) = (claims.others(), claims.wants_of_others());
-            let mut state = self.state();
+            let mut state = self.state.lock();
             (state.others, state.wants) = (others, wants);
         }
     }
@@ -219,7 +216,7 @@ impl Shared {
         };
         let now = Instant::now();
         {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             let is_said = match (&state.said, &want) {
                 (Some((said, at)), Some(want)) => said == want && now - *at < WANT_TTL / 4,
                 (None, None) => true,
@@ -241,7 +238,7 @@ impl Shared {
         let own = std::process::id();
         let _writing = claims.writing();
         let jobs = {
-            let state = self.state();
+            let state = self.state.lock();
             let held = state.jobs.iter().filter_map(|(container, job)| {
                 let reservation = job.record.as_ref()?.reservation.clone();
                 // Until its crunch-run is known, this process stands for it.

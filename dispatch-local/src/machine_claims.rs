@@ -20,11 +20,11 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arvados_client::ContainerUuid;
 use host_state::{ProcessIdentity, lock};
+use parking_lot::{Mutex, MutexGuard};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use serde::de::DeserializeOwned;
@@ -131,7 +131,7 @@ impl MachineClaims {
 
     /// To be held from a change of this dispatcher's jobs to that of their claims.
     pub fn writing(&self) -> MutexGuard<'_, ()> {
-        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
+        self.writing.lock()
     }
 
     /// Waits until no other dispatcher is about to add a claim. None will until the file is closed.
@@ -182,7 +182,7 @@ impl MachineClaims {
                 return Vec::new();
             }
         };
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         let mut still_known = BTreeMap::new();
         let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
         let mut held = Vec::new();

@@ -4,12 +4,13 @@
 //! cool-down.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arvados_client::ContainerUuid;
 use crunch_contract::ExitCode;
 use crunch_contract::job_dir::UNDELIVERED_FILE;
+use parking_lot::Mutex;
 
 use crate::crunch_run::CrunchRun;
 use crate::job_dir::{CrunchRunExit, JobDir, JobStatus};
@@ -42,7 +43,10 @@ impl Redeliveries {
     /// Whether the directory of a job with this exit holds results that may still be delivered.
     pub fn is_deliverable(&self, dir: &JobDir, exit: CrunchRunExit) -> bool {
         has_undelivered_results(dir, exit)
-            && !matches!(self.tries().get(&dir.container), Some(DeliveryTry::GivenUp))
+            && !matches!(
+                self.0.lock().get(&dir.container),
+                Some(DeliveryTry::GivenUp)
+            )
     }
 
     /// Starts a delivery if there are results and a try is due. Must be called within the tokio
@@ -61,7 +65,7 @@ impl Redeliveries {
             let next = match resuming.await {
                 Ok(Some(0)) => {
                     tracing::info!(%container, "the results of the container are delivered");
-                    redeliveries.tries().remove(&container);
+                    redeliveries.0.lock().remove(&container);
                     return;
                 }
                 Ok(Some(code)) if is(code, ExitCode::Undelivered) => {
@@ -84,14 +88,14 @@ impl Redeliveries {
                     DeliveryTry::Retry(Instant::now())
                 }
             };
-            redeliveries.tries().insert(container, next);
+            redeliveries.0.lock().insert(container, next);
         });
     }
 
     /// Drops the state of a container whose directory is about to be removed. A running delivery
     /// keeps it.
     pub fn forget(&self, container: &ContainerUuid) {
-        let mut tries = self.tries();
+        let mut tries = self.0.lock();
         if !matches!(tries.get(container), Some(DeliveryTry::Running)) {
             tries.remove(container);
         }
@@ -99,7 +103,7 @@ impl Redeliveries {
 
     /// Marks a try as running if one is due. Then returns whether the try before it was refused.
     fn begin(&self, container: &ContainerUuid) -> Option<bool> {
-        let mut tries = self.tries();
+        let mut tries = self.0.lock();
         let running = tries.values().filter(|t| matches!(t, DeliveryTry::Running));
         if running.count() >= MAX_CONCURRENT_DELIVERIES {
             return None;
@@ -112,10 +116,6 @@ impl Redeliveries {
         };
         tries.insert(container.clone(), DeliveryTry::Running);
         Some(was_refused)
-    }
-
-    fn tries(&self) -> MutexGuard<'_, BTreeMap<ContainerUuid, DeliveryTry>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -158,7 +158,8 @@ mod tests {
             assert_eq!(redeliveries.is_deliverable(&dir, end), expected, "{end:?}");
         }
         redeliveries
-            .tries()
+            .0
+            .lock()
             .insert(dir.container.clone(), DeliveryTry::GivenUp);
         assert!(!redeliveries.is_deliverable(&dir, CrunchRunExit::Killed));
     }
@@ -178,7 +179,7 @@ mod tests {
             (DeliveryTry::GivenUp, None),
             (DeliveryTry::Running, None),
         ] {
-            redeliveries.tries().insert(container.clone(), ended);
+            redeliveries.0.lock().insert(container.clone(), ended);
             assert_eq!(redeliveries.begin(&container), begun, "{ended:?}");
         }
         redeliveries.forget(&container);

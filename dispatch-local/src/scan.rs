@@ -32,7 +32,7 @@ impl Shared {
             let container = dir.container.clone();
             // crunch-run is about to take the lock of this directory; testing the lock could make
             // that fail.
-            if self.state().starting.contains(&container) {
+            if self.state.lock().starting.contains(&container) {
                 continue;
             }
             let record = dir.record();
@@ -77,7 +77,7 @@ impl Shared {
     pub(crate) fn apply_scan(self: &Arc<Self>, mut scan: Scan) -> Vec<Job> {
         self.track(std::mem::take(&mut scan.alive), scan.started);
         let jobs = std::mem::take(&mut scan.jobs);
-        self.state().last_scan = Some(scan);
+        self.state.lock().last_scan = Some(scan);
         self.write_claims();
         self.read_claims();
         jobs
@@ -86,12 +86,12 @@ impl Shared {
     /// Discards directories of finished jobs, starts due deliveries of results, and probes an idle
     /// machine again.
     pub(crate) fn run_upkeep(self: &Arc<Self>) {
-        let Some(scan) = self.state().last_scan.take() else {
+        let Some(scan) = self.state.lock().last_scan.take() else {
             return;
         };
         for dir in &scan.finished {
             let container = &dir.container;
-            if self.state().is_newer(container, scan.started) {
+            if self.state.lock().is_newer(container, scan.started) {
                 continue;
             }
             if let Err(error) = self.discard_job_dir_blocking(dir) {
@@ -99,7 +99,7 @@ impl Shared {
             }
         }
         for (dir, exit) in &scan.ended {
-            if !self.state().is_newer(&dir.container, scan.started) {
+            if !self.state.lock().is_newer(&dir.container, scan.started) {
                 self.redeliveries.poll(&self.crunch_run, dir, *exit);
             }
         }
@@ -107,7 +107,7 @@ impl Shared {
         self.trash.wake();
         let has_trash = self.has_trash();
         let free = free_space(&self.scratch);
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.jobs.is_empty() && state.starting.is_empty() && !has_trash {
             // No job uses disk or memory, so what is free now is the capacity.
             match Machine::probe(&self.scratch, &self.caps) {
@@ -128,7 +128,7 @@ impl Shared {
         mut alive: BTreeMap<ContainerUuid, TrackedJob>,
         scan_started: Instant,
     ) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         for (container, job) in &state.jobs {
             if state.is_newer(container, scan_started) {
                 alive.entry(container.clone()).or_insert(job.clone());

@@ -43,7 +43,7 @@ impl Scheduler for Local {
     fn admit(&self, candidates: &[Candidate], started: &[Candidate]) -> Vec<Admission> {
         // A few small files in memory. Older ones would admit what then finds no room.
         self.shared.read_claims();
-        let mut state = self.shared.state();
+        let mut state = self.shared.state.lock();
         let now = unix_time();
         let mut running: Vec<Running> = state
             .jobs
@@ -153,7 +153,7 @@ impl Scheduler for Local {
     }
 
     fn pending_reasons(&self) -> BTreeMap<ContainerUuid, PendingReason> {
-        let state = self.shared.state();
+        let state = self.shared.state.lock();
         let reason = |text: &String| PendingReason {
             outlook: PendingOutlook::Transient,
             text: text.clone(),
@@ -165,7 +165,7 @@ impl Scheduler for Local {
     }
 
     fn capacity(&self) -> Option<Capacity> {
-        let state = self.shared.state();
+        let state = self.shared.state.lock();
         let capacity = state.machine.capacity();
         let left = state.machine_left().capacity();
         let used = state
@@ -306,7 +306,7 @@ impl Local {
             StopMode::Force => Signal::KILL,
         };
         let worker = {
-            let state = self.shared.state();
+            let state = self.shared.state.lock();
             let of_job = |worker: &&Arc<CrunchRunProcess>| worker.pid().to_string() == job.0;
             let mut workers = state.jobs.values().filter_map(|j| j.worker.as_ref());
             workers.find(of_job).cloned()

@@ -53,14 +53,14 @@ impl Shared {
         let record = match self.reserve(&order, load).await {
             Ok(record) => record,
             Err(NoRoom::Others(reason)) => {
-                let mut state = self.state();
+                let mut state = self.state.lock();
                 state.without_room.insert(container.clone(), reason);
                 return Err(SchedulerError::NotTried { container });
             }
             Err(NoRoom::Here(detail)) => return Err(refused(detail)),
         };
         let started = self.try_start(&dir, &record, &order).await;
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.starting.remove(&container);
         match started {
             Ok(pid) => {
@@ -123,7 +123,7 @@ impl Shared {
         };
         let container = &order.container;
         let _writing = self.claims.as_ref().map(MachineClaims::writing);
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let reservations: Vec<Reservation> = state
             .jobs
             .iter()

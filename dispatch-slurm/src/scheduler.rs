@@ -24,7 +24,7 @@ use crate::error::{NAME, no_answer};
 use crate::preflight::{self, PreflightError};
 use crate::query::pending_reason::describe_pending;
 use crate::query::squeue::{self, LISTING_FORMAT, Row};
-use crate::slurm::{Slurm, lock};
+use crate::slurm::Slurm;
 use crate::submit::job_array::{ArrayLimit, MIN_ELEMENTS};
 
 /// Interval between checks whether a completing job may be gone.
@@ -35,7 +35,7 @@ impl Slurm {
     /// arrays. It needs no answer of slurmctld.
     pub async fn initialize(&self) -> Result<(), PreflightError> {
         self.epilog.create_file();
-        *lock(&self.array_limit) = ArrayLimit::Unknown;
+        *self.array_limit.lock() = ArrayLimit::Unknown;
         preflight::check().await
     }
 
@@ -56,13 +56,13 @@ impl Slurm {
                 self.record_job_id(row.container.clone(), attempt.clone(), row.id.clone());
             }
         }
-        lock(&self.pending_nice).confirm(&rows);
-        *lock(&self.queue) = rows;
+        self.pending_nice.lock().confirm(&rows);
+        *self.queue.lock() = rows;
     }
 
     /// Maximum number of jobs in one submission: the elements of one job array.
     fn max_submit_batch(&self) -> usize {
-        match *lock(&self.array_limit) {
+        match *self.array_limit.lock() {
             ArrayLimit::AtMost(elements) if elements >= MIN_ELEMENTS => elements,
             ArrayLimit::AtMost(_) | ArrayLimit::Unused | ArrayLimit::Unknown => 1,
         }
@@ -73,8 +73,8 @@ impl Slurm {
         loop {
             tokio::time::sleep(COMPLETING_POLL_INTERVAL).await;
             let is_completing = |row: &Row| row.state == "COMPLETING";
-            if lock(&self.burst).is_due(Instant::now())
-                && lock(&self.queue).iter().any(is_completing)
+            if self.burst.lock().is_due(Instant::now())
+                && self.queue.lock().iter().any(is_completing)
             {
                 return;
             }
@@ -137,19 +137,19 @@ impl Scheduler for Slurm {
             max_cancel_batch: MAX_JOBS_PER_CANCEL,
             charges_exit_queries: true,
             defers_rejected_jobs: true,
-            min_listing_interval: lock(&self.burst).min_interval(Instant::now()),
+            min_listing_interval: self.burst.lock().min_interval(Instant::now()),
         }
     }
 
     /// Lists the jobs with `squeue`, and remembers the rows.
     async fn list_jobs(&self) -> Result<Vec<Job>, SchedulerError> {
         let (before, began) = (self.arrays.snapshot(), Instant::now());
-        lock(&self.burst).record_listing(began);
+        self.burst.lock().record_listing(began);
         let (listing, rows) = self.list_rows().await?;
         let jobs: Vec<Job> = rows.iter().map(Row::job).collect();
         self.rejections.listed(began, &jobs);
         self.apply_listing(rows);
-        *lock(&self.abandoned_elements) = self.find_abandoned_elements(&listing, &before);
+        *self.abandoned_elements.lock() = self.find_abandoned_elements(&listing, &before);
         Ok(jobs)
     }
 
@@ -180,7 +180,7 @@ impl Scheduler for Slurm {
     }
 
     fn pending_reasons(&self) -> BTreeMap<ContainerUuid, PendingReason> {
-        let (queue, now) = (lock(&self.queue), Timestamp::now());
+        let (queue, now) = (self.queue.lock(), Timestamp::now());
         let waits = queue
             .iter()
             .filter_map(|row| Some((row.container.clone(), describe_pending(row, now)?)));
@@ -211,9 +211,9 @@ impl Scheduler for Slurm {
     }
 
     async fn cleanup(&self, container: &ContainerUuid) -> Result<(), StillInUse> {
-        let job = lock(&self.job_ids).remove(container);
+        let job = self.job_ids.lock().remove(container);
         if let Some((_, job)) = job {
-            lock(&self.cancelled).remove(&job);
+            self.cancelled.lock().remove(&job);
         }
         self.rejections.forget(container);
         self.attempt_dir(container).remove_logged().await;
@@ -224,7 +224,7 @@ impl Scheduler for Slurm {
     /// shows whether a job ended.
     async fn job_exited(&self) {
         tokio::select! {
-            () = self.epilog.changed() => lock(&self.burst).job_ended(Instant::now()),
+            () = self.epilog.changed() => self.burst.lock().job_ended(Instant::now()),
             () = self.completing_job_may_be_gone() => {}
         }
     }

@@ -6,7 +6,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use arvados_client::{ContainerUuid, TokenUuid};
@@ -18,6 +17,7 @@ use dispatch_core::scheduler::rejections::Rejections;
 use dispatch_core::scheduler::slurm_answer;
 use dispatch_core::scheduler::submit_host::Precondition;
 use dispatch_core::service::state_dir::StateDir;
+use parking_lot::Mutex;
 
 use crate::control::nice::PendingNice;
 use crate::error::no_answer;
@@ -71,11 +71,6 @@ pub struct Slurm {
     pub(crate) by_name: Coalescer,
     /// Pending jobs that this dispatcher cancelled, and when.
     pub(crate) cancelled: Mutex<BTreeMap<String, Instant>>,
-}
-
-/// Locks a mutex; a panic of another holder is ignored.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Slurm {
@@ -166,7 +161,7 @@ impl Slurm {
 
     /// Records the job id of an attempt.
     pub(crate) fn record_job_id(&self, container: ContainerUuid, attempt: TokenUuid, job: String) {
-        lock(&self.job_ids).insert(container, (attempt, job));
+        self.job_ids.lock().insert(container, (attempt, job));
     }
 
     /// The job id of an attempt, if it was recorded.
@@ -175,7 +170,7 @@ impl Slurm {
         container: &ContainerUuid,
         attempt: &TokenUuid,
     ) -> Option<String> {
-        let job_ids = lock(&self.job_ids);
+        let job_ids = self.job_ids.lock();
         let (of, job) = job_ids.get(container)?;
         (of == attempt).then(|| job.clone())
     }
@@ -184,7 +179,7 @@ impl Slurm {
 impl JobIndex for Slurm {
     /// Found by its recorded job, or by the token file of the attempt.
     fn container(&self, attempt: &TokenUuid) -> Option<ContainerUuid> {
-        let job_ids = lock(&self.job_ids);
+        let job_ids = self.job_ids.lock();
         if let Some((container, _)) = job_ids.iter().find(|(_, (of, _))| of == attempt) {
             return Some(container.clone());
         }
@@ -195,7 +190,7 @@ impl JobIndex for Slurm {
     }
 
     fn attempt(&self, container: &ContainerUuid, id: &str) -> Option<TokenUuid> {
-        let job_ids = lock(&self.job_ids);
+        let job_ids = self.job_ids.lock();
         let (attempt, job) = job_ids.get(container)?;
         (job == id).then(|| attempt.clone())
     }

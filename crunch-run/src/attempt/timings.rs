@@ -1,8 +1,8 @@
 //! Measures how long each phase of an attempt took.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use serde_json::{Map, Value};
 
 #[derive(Debug)]
@@ -21,7 +21,7 @@ impl PhaseTimings {
 
     /// Ends a phase and begins the next one.
     pub fn end(&self, name: &'static str) {
-        self.lock().push((name, Instant::now()));
+        self.ended.lock().push((name, Instant::now()));
     }
 
     /// Time since the first phase began.
@@ -38,7 +38,8 @@ impl PhaseTimings {
 
     fn seconds(&self) -> Vec<(&'static str, f64)> {
         let mut began = self.began;
-        self.lock()
+        self.ended
+            .lock()
             .iter()
             .map(|(name, ended)| {
                 let seconds = (*ended - began).as_secs_f64();
@@ -46,11 +47,6 @@ impl PhaseTimings {
                 (*name, seconds)
             })
             .collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<(&'static str, Instant)>> {
-        // The list is consistent whenever the lock is free.
-        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn json(&self) -> Value {

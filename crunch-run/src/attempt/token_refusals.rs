@@ -1,10 +1,10 @@
 //! Decides when a refusal (401, 403, 404) of the attempt token is believed during delivery.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use arvados_client::Error;
 use arvados_client::retry::RefusalTimer;
+use parking_lot::Mutex;
 
 use super::retried_operation::RetryError;
 use crate::node::signals::Stop;
@@ -41,7 +41,7 @@ impl TokenRefusals {
     /// Records a refusal. Returns whether it is believed.
     pub fn are_believed(&self) -> bool {
         let now = Instant::now();
-        let mut timers = self.lock();
+        let mut timers = self.timers.lock();
         let (usual, stopping) = (
             timers.usual.record_refusal(now),
             timers.stopping.record_refusal(now),
@@ -51,7 +51,7 @@ impl TokenRefusals {
 
     /// Records a success.
     pub fn accepted(&self) {
-        let mut timers = self.lock();
+        let mut timers = self.timers.lock();
         timers.usual.record_success();
         timers.stopping.record_success();
     }
@@ -69,11 +69,6 @@ impl TokenRefusals {
             Err(error) if is_final(&error) => Err(RetryError::Final(error)),
             Err(error) => Err(RetryError::Transient(error)),
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Timers> {
-        // The timers are consistent whenever the lock is free.
-        self.timers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

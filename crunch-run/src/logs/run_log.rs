@@ -2,9 +2,10 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use arvados_client::ContainerUuid;
+use parking_lot::Mutex;
 
 use super::write_stamp;
 
@@ -66,7 +67,7 @@ impl RunLog {
             lines.push(b'\n');
             stderr_lines.extend_from_slice(format!("{} {line}\n", self.uuid).as_bytes());
         }
-        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut file = self.file.lock();
         if let Some(buffered) = file.as_mut()
             && let Err(error) = buffered.write(&lines)
         {
@@ -85,10 +86,7 @@ impl RunLog {
     /// last line of the file for the container's final state.
     pub fn close(&self, last: &str) {
         self.write(last);
-        self.file
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        self.file.lock().take();
     }
 }
 

@@ -4,11 +4,12 @@
 //! collections that the output can refer to are fetched again.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use arvados_client::Client;
 use arvados_client::ids::Pdh;
 use arvados_client::manifest::FileTree;
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
 use super::error::OutputError;
@@ -64,7 +65,7 @@ impl MountedCollections {
         let Some(renewal) = &self.renewal else {
             return Ok(mounted.clone());
         };
-        let mut trees = renewal.trees.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut trees = renewal.trees.lock();
         if let Some(tree) = trees.get(collection.as_str()) {
             return Ok(tree.clone());
         }

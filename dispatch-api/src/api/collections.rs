@@ -1,7 +1,5 @@
 //! `/arvados/v1/collections`.
 
-use std::sync::PoisonError;
-
 use arvados_client::manifest::Manifest;
 use serde_json::{Map, Value};
 
@@ -108,8 +106,7 @@ impl ContentChanges {
             return Ok(content);
         };
         // One at a time, as `replace_files`: a parsed manifest may be large.
-        let turn = call.app.file_replacement.lock();
-        let _turn = turn.unwrap_or_else(PoisonError::into_inner);
+        let _turn = call.app.file_replacement.lock();
         let manifest = Manifest::parse(&content.text)
             .map_err(|problem| ApiError::BadRecord(problem.to_string()))?;
         let content = ManifestContent::parse(&repacking.apply(&manifest)?.to_string())?;
@@ -216,8 +213,7 @@ fn replace_files(
         ));
     }
     // A panic of another request leaves nothing half done.
-    let turn = call.app.file_replacement.lock();
-    let _turn = turn.unwrap_or_else(PoisonError::into_inner);
+    let _turn = call.app.file_replacement.lock();
     let mut bytes = 0;
     let mut tree = |text: &str| {
         bytes += text.len() as u64;

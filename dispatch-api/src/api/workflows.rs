@@ -1,8 +1,7 @@
 //! `/arvados/v1/workflows`: definitions in CWL, registered by `arvados-cwl-runner
 //! --create-workflow` and copied by `arv-copy`.
 
-use std::sync::{Mutex, PoisonError};
-
+use parking_lot::Mutex;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
@@ -117,7 +116,7 @@ fn names_of(definition: &str) -> Result<Names> {
     }
     // One at a time, so that the memory is taken once.
     static READING: Mutex<()> = Mutex::new(());
-    let _reading = READING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _reading = READING.lock();
     match serde_norway::from_str::<IgnoredAny>(definition) {
         Ok(_) => Ok(serde_norway::from_str(definition).unwrap_or_default()),
         Err(error) => Err(ApiError::invalid(format!(

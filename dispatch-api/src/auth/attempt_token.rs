@@ -4,10 +4,10 @@
 //! memory.
 
 use std::collections::HashMap;
-use std::sync::{PoisonError, RwLock};
 
 use jiff::Timestamp;
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
+use parking_lot::RwLock;
 use rusqlite::Connection;
 use serde::{Deserialize, Serialize};
 
@@ -93,10 +93,7 @@ impl AttemptTokenVerifier {
         if changes.is_empty() {
             return;
         }
-        let mut known = self
-            .overrides
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.overrides.write();
         known.extend(
             changes
                 .into_iter()
@@ -106,10 +103,7 @@ impl AttemptTokenVerifier {
 
     /// Removes overrides of tokens whose signed expiry has passed.
     pub fn remove_overrides(&self, uuids: &[String]) {
-        let mut known = self
-            .overrides
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.overrides.write();
         for uuid in uuids {
             known.remove(uuid);
         }
@@ -122,10 +116,7 @@ impl AttemptTokenVerifier {
             return None;
         }
         let claims = self.key.as_ref()?.verify_signature(secret)?;
-        let known = self
-            .overrides
-            .read()
-            .unwrap_or_else(PoisonError::into_inner);
+        let known = self.overrides.read();
         let end = match known.get(&claims.jti) {
             Some(decided) => decided.clone(),
             None => claims.exp.and_then(from_epoch),

@@ -4,8 +4,9 @@
 //! permission or moves a group: one user may share thousands of folders with everybody.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use rusqlite::types::Value as SqlValue;
 use rusqlite::{Connection, MAIN_DB, TransactionState};
 use serde_json::json;
@@ -68,7 +69,7 @@ type Key = (Vec<u8>, String, Level);
 static KEPT: Mutex<BTreeMap<Key, Arc<Reach>>> = Mutex::new(BTreeMap::new());
 
 fn kept() -> MutexGuard<'static, BTreeMap<Key, Arc<Reach>>> {
-    KEPT.lock().unwrap_or_else(PoisonError::into_inner)
+    KEPT.lock()
 }
 
 impl Reach {

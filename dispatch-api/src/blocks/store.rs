@@ -4,12 +4,12 @@ use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, RwLock};
 use std::time::SystemTime;
 
 use arvados_client::keep::BlockHash;
 use fail_points::fail_point;
 use md5::{Digest, Md5};
+use parking_lot::{Mutex, RwLock};
 use tracing::{error, warn};
 
 use super::incoming::IncomingBlock;

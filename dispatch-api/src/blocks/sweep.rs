@@ -9,10 +9,10 @@ use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{MutexGuard, PoisonError, RwLockReadGuard, TryLockError};
 use std::time::SystemTime;
 
 use arvados_client::keep::BlockHash;
+use parking_lot::{MutexGuard, RwLockReadGuard};
 
 use super::signature;
 use super::store::{BlockStore, store_error};
@@ -32,26 +32,18 @@ pub struct StoredBlock {
 
 impl BlockStore {
     pub fn hold(&self) -> Hold<'_> {
-        self.removal.read().unwrap_or_else(PoisonError::into_inner)
+        self.removal.read()
     }
 
     /// Begins the removal of blocks; `None` if another is going on.
     pub fn begin_sweep(&self) -> Option<Sweep<'_>> {
-        let alone = match self.sweep.try_lock() {
-            Ok(guard) => guard,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return None,
-        };
-        let _nobody = self.removal.write().unwrap_or_else(PoisonError::into_inner);
-        *self.named() = Some(HashSet::new());
+        let alone = self.sweep.try_lock()?;
+        let _nobody = self.removal.write();
+        *self.named.lock() = Some(HashSet::new());
         Some(Sweep {
             store: self,
             _alone: alone,
         })
-    }
-
-    fn named(&self) -> MutexGuard<'_, Option<HashSet<BlockHash>>> {
-        self.named.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes the blocks of a manifest, which are not removed then. With `must_exist`, fails if one
@@ -66,7 +58,7 @@ impl BlockStore {
                 )));
             }
         }
-        if let Some(named) = &mut *self.named() {
+        if let Some(named) = &mut *self.named.lock() {
             named.extend(signature::locators(manifest).map(|locator| locator.hash));
         }
         Ok(())
@@ -103,11 +95,8 @@ impl Sweep<'_> {
         before: SystemTime,
     ) -> Result<Vec<StoredBlock>> {
         let store = self.store;
-        let _nobody = store
-            .removal
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
-        let named = store.named();
+        let _nobody = store.removal.write();
+        let named = store.named.lock();
         let is_named = |hash| named.as_ref().is_some_and(|named| named.contains(hash));
         let mut removed = Vec::new();
         for candidate in candidates.iter().filter(|block| !is_named(&block.hash)) {
@@ -126,7 +115,7 @@ impl Sweep<'_> {
 
 impl Drop for Sweep<'_> {
     fn drop(&mut self) {
-        *self.store.named() = None;
+        *self.store.named.lock() = None;
     }
 }
 

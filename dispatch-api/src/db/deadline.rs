@@ -1,9 +1,10 @@
 //! Ends the statements of a connection that take too long. Input: a time. Output: SQLite's error
 //! "interrupted" in the statement that runs then, and in later ones until another time is set.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
+use parking_lot::Mutex;
 use rusqlite::Connection;
 
 /// Instructions of SQLite between two looks at the time.
@@ -24,11 +25,11 @@ impl Deadline {
 
     /// Sets the time, or that there is none.
     pub fn set(&self, at: Option<Instant>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = at;
+        *self.0.lock() = at;
     }
 
     fn has_passed(&self) -> bool {
-        let at = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = *self.0.lock();
         at.is_some_and(|at| Instant::now() > at)
     }
 }

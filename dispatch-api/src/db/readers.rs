@@ -1,9 +1,9 @@
 //! A small pool of read-only connections.
 
 use std::path::Path;
-use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex};
 use rusqlite::{Connection, OpenFlags};
 
 use super::deadline::Deadline;
@@ -69,15 +69,12 @@ impl Readers {
     }
 
     fn borrow_reader(&self) -> Reader {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = self.idle.lock();
         loop {
             if let Some(reader) = idle.pop() {
                 return reader;
             }
-            idle = self
-                .returned
-                .wait(idle)
-                .unwrap_or_else(PoisonError::into_inner);
+            self.returned.wait(&mut idle);
         }
     }
 }
@@ -105,11 +102,7 @@ impl Drop for BorrowedReader<'_> {
     fn drop(&mut self) {
         if let Some(reader) = self.reader.take() {
             reader.deadline.set(None);
-            self.pool
-                .idle
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .push(reader);
+            self.pool.idle.lock().push(reader);
             self.pool.returned.notify_one();
         }
     }

@@ -3,9 +3,9 @@
 //! `POST /_emulation/fault` with an administrator's token and `{"fault": NAME, "seconds": N}`: for
 //! N seconds, every second API request fails with this fault.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::error::{ApiError, Result};
@@ -62,7 +62,7 @@ impl Faults {
         let length = length
             .filter(|length| *length <= MAX_FAULT_DURATION)
             .ok_or_else(|| ApiError::invalid("seconds must be a number from 0 to 600"))?;
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(ActiveFault {
+        *self.0.lock() = Some(ActiveFault {
             fault: wanted,
             until: Instant::now() + length,
             requests: 0,
@@ -72,7 +72,7 @@ impl Faults {
 
     /// Fails every second request while a fault is active.
     pub fn inject(&self) -> Result<()> {
-        let mut active = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut active = self.0.lock();
         let Some(now) = active.as_mut().filter(|now| now.until > Instant::now()) else {
             return Ok(());
         };

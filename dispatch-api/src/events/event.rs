@@ -1,8 +1,9 @@
 //! The event of a log entry, as websocket clients receive it.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use tokio::sync::OnceCell;
 
@@ -26,10 +27,7 @@ pub struct Event {
 impl Event {
     /// Whether this user may receive it: asked once, however many listeners the user has.
     pub fn decision_of(&self, user_uuid: &str) -> Arc<OnceCell<bool>> {
-        let mut decisions = self
-            .decisions
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut decisions = self.decisions.lock();
         decisions.entry(user_uuid.to_owned()).or_default().clone()
     }
 

@@ -1,8 +1,9 @@
 //! Open tunnels: at most one per container, and a limited total.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::error::{ApiError, Result};
@@ -21,10 +22,6 @@ impl TunnelRegistry {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<Tunnel>>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Reserves a slot to hold while the tunnel is open. Without a free slot, the container's
     /// earlier tunnel is closed, so that the next attempt finds one.
     pub fn reserve(&self, container: &str) -> Result<OwnedSemaphorePermit> {
@@ -39,14 +36,14 @@ impl TunnelRegistry {
 
     /// Registers the latest tunnel and closes an earlier one, whose connection may be dead.
     pub fn insert(&self, container: &str, tunnel: Arc<Tunnel>) {
-        let before = self.lock().insert(container.to_owned(), tunnel);
+        let before = self.open.lock().insert(container.to_owned(), tunnel);
         if let Some(before) = before {
             before.cancel.cancel();
         }
     }
 
     pub fn remove(&self, container: &str, tunnel: &Arc<Tunnel>) {
-        let mut open = self.lock();
+        let mut open = self.open.lock();
         if open
             .get(container)
             .is_some_and(|known| Arc::ptr_eq(known, tunnel))
@@ -56,10 +53,10 @@ impl TunnelRegistry {
     }
 
     pub fn get(&self, container: &str) -> Option<Arc<Tunnel>> {
-        self.lock().get(container).cloned()
+        self.open.lock().get(container).cloned()
     }
 
     pub fn count(&self) -> usize {
-        self.lock().len()
+        self.open.lock().len()
     }
 }

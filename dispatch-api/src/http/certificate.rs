@@ -2,8 +2,9 @@
 //! authority.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
+use parking_lot::RwLock;
 use rustls::ServerConfig;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
@@ -54,14 +55,14 @@ impl CurrentCertificate {
     /// Replaces the certificate by that of the files. Open connections go on.
     pub fn reload(&self, files: &CertificateFiles) -> Result<(), CertificateError> {
         let key = Arc::new(load_key(files)?);
-        *self.key.write().unwrap_or_else(PoisonError::into_inner) = key;
+        *self.key.write() = key;
         Ok(())
     }
 }
 
 impl ResolvesServerCert for CurrentCertificate {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        let key = self.key.read().unwrap_or_else(PoisonError::into_inner);
+        let key = self.key.read();
         Some(key.clone())
     }
 }

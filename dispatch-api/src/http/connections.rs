@@ -11,9 +11,10 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
+use parking_lot::Mutex;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 
 /// Number of leading bits of an IPv6 address that name one network; a client chooses the others.
@@ -64,7 +65,7 @@ impl ConnectionTable {
     pub fn insert(self: &Arc<Self>, peer: IpAddr) -> Option<Arc<Connection>> {
         let network = network_of(peer);
         let evicted = CancellationToken::new();
-        let mut open = self.lock();
+        let mut open = self.open.lock();
         if open.entries.len() >= self.capacity {
             let victim = open.choose_victim()?;
             if let Some(entry) = open.entries.remove(&victim) {
@@ -89,10 +90,6 @@ impl ConnectionTable {
             network,
             evicted,
         }))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Open> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -148,11 +145,11 @@ impl Connection {
     /// Takes an upgraded connection out of the table. Websockets and tunnels have limits of their
     /// own.
     pub fn release(&self) {
-        self.table.lock().entries.remove(&self.id);
+        self.table.open.lock().entries.remove(&self.id);
     }
 
     fn update(&self, change: impl FnOnce(&mut Entry)) {
-        if let Some(entry) = self.table.lock().entries.get_mut(&self.id) {
+        if let Some(entry) = self.table.open.lock().entries.get_mut(&self.id) {
             change(entry);
         }
     }

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 use std::mem::{Discriminant, discriminant};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tracing::warn;
 
 use crate::error::ApiError;
@@ -34,7 +34,7 @@ pub struct RejectionLog {
 impl RejectionLog {
     /// Whether this rejection is logged; otherwise it is counted.
     pub fn should_log(&self, problem: &ApiError, client: &str) -> bool {
-        let mut recent = self.lock();
+        let mut recent = self.recent.lock();
         let mut kind = Kind {
             error: discriminant(problem),
             client: client.to_owned(),
@@ -61,17 +61,13 @@ impl RejectionLog {
 
     /// Logs the counts of the last minute. `periodic_tasks` calls it.
     pub fn log_counts(&self) {
-        self.lock().retain(|kind, rejections| {
+        self.recent.lock().retain(|kind, rejections| {
             let is_recent = rejections.since.elapsed() < WARNING_INTERVAL;
             if !is_recent {
                 log_count(kind, rejections);
             }
             is_recent
         });
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Kind, Rejections>> {
-        self.recent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -100,7 +96,7 @@ mod tests {
         assert!(log.should_log(&invalid(), "b"));
         log.log_counts();
         assert!(!log.should_log(&invalid(), "a"), "the minute is not over");
-        let counts: u64 = log.lock().values().map(|one| one.not_logged).sum();
+        let counts: u64 = log.recent.lock().values().map(|one| one.not_logged).sum();
         assert_eq!(counts, 2);
     }
 
@@ -110,6 +106,6 @@ mod tests {
         for number in 0..3 * MAX_KINDS {
             log.should_log(&ApiError::NotLoggedIn, &number.to_string());
         }
-        assert!(log.lock().len() <= MAX_KINDS + 1);
+        assert!(log.recent.lock().len() <= MAX_KINDS + 1);
     }
 }

@@ -6,8 +6,9 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
 
 /// Why an item was not taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,13 +59,9 @@ impl<K: Hash + Eq + Clone, T> FairQueue<K, T> {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State<K, T>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Adds an item of a client.
     pub fn push(&self, client: K, item: T) -> Result<(), Refused> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.is_closed {
             return Err(Refused::Closed);
         }
@@ -85,21 +82,21 @@ impl<K: Hash + Eq + Clone, T> FairQueue<K, T> {
 
     /// Takes the next item; waits for one. None if the queue is closed and empty.
     pub fn pop(&self) -> Option<(K, T)> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         while state.count == 0 && !state.is_closed {
-            state = (self.changed.wait(state)).unwrap_or_else(PoisonError::into_inner);
+            self.changed.wait(&mut state);
         }
         state.take()
     }
 
     /// Takes the next item if there is one.
     pub fn try_pop(&self) -> Option<(K, T)> {
-        self.state().take()
+        self.state.lock().take()
     }
 
     /// Records how long an item of the client took.
     pub fn charge(&self, client: &K, took: Duration) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if let Some(waiting) = state.clients.get_mut(client) {
             waiting.used += took;
         }
@@ -112,7 +109,7 @@ impl<K: Hash + Eq + Clone, T> FairQueue<K, T> {
 
     /// Takes no more items. Those that wait can still be taken.
     pub fn close(&self) {
-        self.state().is_closed = true;
+        self.state.lock().is_closed = true;
         self.changed.notify_all();
     }
 }

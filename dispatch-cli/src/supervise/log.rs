@@ -4,9 +4,10 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use jiff::Timestamp;
+use parking_lot::Mutex;
 
 use super::UpError;
 
@@ -73,7 +74,7 @@ impl ProgramLog {
 
 fn append(file: &Mutex<LogFile>, line: &[u8]) {
     // Each write is a whole line, so the file is consistent after a panic.
-    let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut file = file.lock();
     // A full disk must not stop the programs, so errors are ignored and the lines are lost.
     let _ = file.append(line);
 }

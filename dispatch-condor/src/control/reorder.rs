@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use dispatch_core::scheduler::command::Command;
 use dispatch_core::scheduler::{DesiredPlace, SchedulerError};
 
-use crate::condor::{Condor, MAX_BATCH_JOBS, lock};
+use crate::condor::{Condor, MAX_BATCH_JOBS};
 use crate::control::job_prio;
 use crate::error::no_answer;
 
@@ -18,7 +18,7 @@ impl Condor {
     /// Sets the JobPrio of jobs that are out of order, highest value first, so that the next job to
     /// start comes first.
     pub(crate) async fn reorder_jobs(&self, wanted: &[DesiredPlace]) -> Result<(), SchedulerError> {
-        let changes = job_prio::prio_changes(&lock(&self.queue).ads, wanted);
+        let changes = job_prio::prio_changes(&self.queue.lock().ads, wanted);
         for (Reverse(value), jobs) in changes.into_iter().take(MAX_PRIO_VALUES) {
             for batch in jobs.chunks(MAX_BATCH_JOBS) {
                 self.set_job_prio(value, batch).await?;
@@ -37,7 +37,7 @@ impl Condor {
         self.extra_commands.fetch_add(1, Ordering::Relaxed);
         let answer = command.args(arguments).run_checked().await;
         // Assumed to have worked; the next listing shows the real values.
-        for ad in &mut lock(&self.queue).ads {
+        for ad in &mut self.queue.lock().ads {
             if jobs.contains(&ad.id()) {
                 ad.job_prio = prio;
             }

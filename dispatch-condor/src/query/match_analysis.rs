@@ -5,10 +5,11 @@
 //! of each `AutoClusterId`.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dispatch_core::model::resources::ResourceRequest;
+use parking_lot::Mutex;
 
 use crate::query::better_analyze::{self, MatchVerdict};
 use crate::query::condor_q::{JobAd, JobState};
@@ -56,14 +57,10 @@ struct Probe {
 }
 
 impl MatchAnalysis {
-    fn state(&self) -> MutexGuard<'_, AnalysisState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The auto clusters of the newest listing that match no slot, with the reason.
     pub fn never_matching(&self, ads: &[JobAd]) -> BTreeMap<i64, String> {
         let kinds = jobs_without_match(ads);
-        let mut state = self.state();
+        let mut state = self.0.lock();
         state.forget_stale(ads);
         let never = state.verdicts.iter();
         never
@@ -75,14 +72,14 @@ impl MatchAnalysis {
     /// Starts a probe of one job of the newest listing, in the background, if one is due. Returns
     /// whether it does.
     pub fn start_probe(&self, ads: &[JobAd], timeout: Duration) -> bool {
-        let Some(probe) = self.state().next_probe(ads, Instant::now()) else {
+        let Some(probe) = self.0.lock().next_probe(ads, Instant::now()) else {
             return false;
         };
         let own = self.clone();
         tokio::spawn(async move {
             let timeout = timeout.min(PROBE_TIMEOUT);
             let verdict = better_analyze::match_verdict(&probe.job, &probe.needs, timeout).await;
-            own.state().record(probe, verdict, Instant::now());
+            own.0.lock().record(probe, verdict, Instant::now());
         });
         true
     }
@@ -256,11 +253,12 @@ mod tests {
             let first = ads(&[(1, 7, NONE), (2, 7, NONE)]);
             for (seconds, verdict) in [(0, MatchVerdict::Never(why.into())), (700, verdict)] {
                 let probe = analysis
-                    .state()
+                    .0
+                    .lock()
                     .next_probe(&first, at(begun, seconds))
                     .unwrap();
                 let job = probe.job.clone();
-                analysis.state().record(probe, verdict, at(begun, seconds));
+                analysis.0.lock().record(probe, verdict, at(begun, seconds));
                 assert_eq!(job, "2.0", "the same job is asked about again");
             }
             analysis.never_matching(&ads(jobs)).remove(&7)

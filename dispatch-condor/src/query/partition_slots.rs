@@ -5,10 +5,10 @@
 //! partitions are admitted. Pure.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use dispatch_core::model::resources::Admission;
+use parking_lot::Mutex;
 
 use crate::query::better_analyze::MatchVerdict;
 
@@ -35,13 +35,9 @@ struct Known {
 }
 
 impl PartitionSlots {
-    fn lists(&self) -> MutexGuard<'_, BTreeMap<Vec<String>, Known>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Whether a container for these partitions may be taken. Remembers the question.
     pub fn fit(&self, partitions: &[String], now: Instant) -> Admission {
-        let mut lists = self.lists();
+        let mut lists = self.0.lock();
         lists.retain(|_, known| now.duration_since(known.wanted) < KNOWN_FOR);
         let is_full = lists.len() >= MAX_LISTS;
         let verdict = match lists.get_mut(partitions) {
@@ -72,7 +68,7 @@ impl PartitionSlots {
 
     /// The lists to ask about now.
     pub fn due(&self, now: Instant) -> Vec<Vec<String>> {
-        let lists = self.lists();
+        let lists = self.0.lock();
         let due = lists.iter().filter(|(_, known)| known.ask_at <= now);
         due.map(|(partitions, _)| partitions.clone())
             .take(MAX_QUESTIONS)
@@ -81,7 +77,7 @@ impl PartitionSlots {
 
     /// Records an answer. Once a slot had the partitions, only a clear answer changes that.
     pub fn answered(&self, partitions: &[String], verdict: MatchVerdict, now: Instant) {
-        let mut lists = self.lists();
+        let mut lists = self.0.lock();
         let Some(known) = lists.get_mut(partitions) else {
             return;
         };

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use dispatch_core::scheduler::SchedulerError;
 
-use crate::condor::{Condor, QueueListing, lock};
+use crate::condor::{Condor, QueueListing};
 use crate::error::no_answer;
 use crate::query::condor_q::{self, JobAd, JobState};
 use crate::query::match_analysis::COMMANDS_PER_PROBE;
@@ -18,7 +18,7 @@ impl Condor {
         let started = Instant::now();
         let constraint = format!("{DISPATCHER_ATTRIBUTE} == \"{}\"", self.instance_id);
         let mut ads = self.query_ads("condor_q", &constraint, &[]).await?;
-        let restored = condor_q::restore_containers(&mut ads, &lock(&self.queue).ads);
+        let restored = condor_q::restore_containers(&mut ads, &self.queue.lock().ads);
         restored.map_err(|job| {
             no_answer(format!(
                 "it cannot be told whose job {job} is: its {CONTAINER_ATTRIBUTE} is undefined; \
@@ -36,7 +36,7 @@ impl Condor {
         if !self.monitors {
             return;
         }
-        let queue = lock(&self.queue);
+        let queue = self.queue.lock();
         self.report_disconnected(&queue.ads);
         // In a pool that grows, a slot that no machine has today may join later.
         if !self.settings.pool_grows
@@ -60,7 +60,7 @@ impl Condor {
     /// The schedd learns of a lost node at the shadow's next update (SHADOW_QUEUE_UPDATE_INTERVAL).
     /// HTCondor waits for the node, and so does the dispatcher.
     fn report_disconnected(&self, ads: &[JobAd]) {
-        let mut reported = lock(&self.reported_disconnected);
+        let mut reported = self.reported_disconnected.lock();
         let lost = pending_reason::disconnected_jobs(ads);
         for (job, (container, reason)) in &lost {
             if !reported.contains(job) {

@@ -12,7 +12,7 @@ use dispatch_core::scheduler::submit_command;
 use dispatch_core::scheduler::{SchedulerError, SubmitRequest};
 use futures_util::{StreamExt, stream};
 
-use crate::condor::{Condor, lock};
+use crate::condor::Condor;
 use crate::error::{NAME, SubmitFault, classify, summarize};
 use crate::submit::admin_lines::RequestedKinds;
 use crate::submit::bisect::Bisect;
@@ -84,7 +84,7 @@ impl Condor {
                     avoid: &order.avoid,
                     requested: RequestedKinds::of(&order.needs, order.owner.as_deref()),
                     owner_lines: self.settings.owner_lines(order.owner.as_deref()),
-                    suspect_group: lock(&self.suspect_groups).take_group(&order.container),
+                    suspect_group: self.suspect_groups.lock().take_group(&order.container),
                 };
                 uniform.entry(kind).or_default().push(n);
             }
@@ -222,7 +222,7 @@ impl Condor {
                 fault @ (SubmitFault::Unknown | SubmitFault::Schedd) => {
                     let rejects = self.rejects(&failure).await;
                     if rejects || fault == SubmitFault::Unknown {
-                        lock(&self.suspect_groups).record_failed(part);
+                        self.suspect_groups.lock().record_failed(part);
                     }
                     if rejects && let Some(first) = part.first() {
                         let message = summarize(&failure.to_string());

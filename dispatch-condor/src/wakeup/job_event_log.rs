@@ -8,8 +8,9 @@ use std::fs::OpenOptions;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 const LOG_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Size above which the log is truncated; what was read is not needed again.
@@ -56,10 +57,7 @@ impl JobEventLog {
             inode: metadata.ino(),
             offset: metadata.len(),
         };
-        *self
-            .position
-            .lock()
-            .unwrap_or_else(|held| held.into_inner()) = position;
+        *self.position.lock() = position;
         Ok(())
     }
 
@@ -67,17 +65,11 @@ impl JobEventLog {
     pub async fn job_ended(&self) {
         loop {
             tokio::time::sleep(LOG_POLL_INTERVAL).await;
-            let before = *self
-                .position
-                .lock()
-                .unwrap_or_else(|held| held.into_inner());
+            let before = *self.position.lock();
             let path = self.path.clone();
             let read = tokio::task::spawn_blocking(move || read_events(&path, before)).await;
             if let Ok(Ok((position, ended))) = read {
-                *self
-                    .position
-                    .lock()
-                    .unwrap_or_else(|held| held.into_inner()) = position;
+                *self.position.lock() = position;
                 if ended {
                     return;
                 }
@@ -158,7 +150,7 @@ mod tests {
         let log = JobEventLog::in_directory(dir.path());
         say(log.path(), "005 (001.000.000) of an earlier life\n");
         log.open().unwrap();
-        let mut position = *log.position.lock().unwrap();
+        let mut position = *log.position.lock();
         let mut ended = |text: &str| {
             say(log.path(), text);
             let (now, ended) = read_events(log.path(), position).unwrap();
@@ -184,7 +176,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let log = JobEventLog::in_directory(dir.path());
         log.open().unwrap();
-        let position = *log.position.lock().unwrap();
+        let position = *log.position.lock();
         say(log.path(), "001 (1.0.0)\n");
         let (position, ended) = read_events(log.path(), position).unwrap();
         assert!(!ended);

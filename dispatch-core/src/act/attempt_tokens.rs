@@ -4,7 +4,7 @@
 //! that mint, renew, disable and revoke them. dispatch-api revokes them by itself, too, when the
 //! container is unlocked or ends (`store/revocation.rs`).
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arvados_client::api::NewToken;
@@ -15,6 +15,7 @@ use arvados_client::retry::RefusalTimer;
 use arvados_client::{ContainerUuid, Error, Token, TokenUuid, scopes};
 use fail_points::fail_point;
 use jiff::{SignedDuration, Timestamp};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::api::Api;
@@ -147,7 +148,7 @@ impl<A: Api> AttemptTokens<A> {
     /// Whether the server denies minting to the dispatch token. It does if it answers 403 and has
     /// never minted a token. Otherwise it does after a minute of refusals without success.
     fn is_mint_denied(&self, made: &Result<Authorization, Error>) -> bool {
-        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut refused = self.refused.lock();
         let now = Instant::now().into_std();
         match made {
             Ok(_) => {

@@ -6,10 +6,9 @@
 //! dispatcher, most of them caused by the dispatcher itself. A poll of a long queue is expensive. A
 //! relevant event names its container, so the record is read even if no listing shows the change.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use arvados_client::ContainerUuid;
 use arvados_client::events::Event;
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::Notify;
 
@@ -30,14 +29,14 @@ impl ChangeFeed {
 
     /// Marks a container as changed and wakes the poll loop.
     pub fn mark_changed(&self, container: ContainerUuid) {
-        self.named().add(container);
+        self.named.lock().add(container);
         self.notify();
     }
 
     /// Marks everything as possibly changed and wakes the poll loop, because events may have been
     /// lost.
     pub fn request_resync(&self) {
-        self.named().everything = true;
+        self.named.lock().everything = true;
         self.notify();
     }
 
@@ -48,11 +47,7 @@ impl ChangeFeed {
 
     /// Takes all pending changes.
     pub fn drain(&self) -> PendingChanges {
-        std::mem::take(&mut *self.named())
-    }
-
-    fn named(&self) -> MutexGuard<'_, PendingChanges> {
-        self.named.lock().unwrap_or_else(PoisonError::into_inner)
+        std::mem::take(&mut *self.named.lock())
     }
 }
 

@@ -5,12 +5,13 @@
 //! others that are new.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arvados_client::api::NameKind;
 use arvados_client::records::Container;
 use arvados_client::{ContainerUuid, Error, GroupUuid, UserUuid};
+use parking_lot::Mutex;
 
 use crate::api::Api;
 use crate::model::owner::{KnownOwner, Owner, shown_name};
@@ -25,20 +26,16 @@ const MAX_NAMES: usize = 10_000;
 pub struct OwnerNames(Mutex<BTreeMap<String, (Instant, Option<String>)>>);
 
 impl OwnerNames {
-    fn names(&self) -> MutexGuard<'_, BTreeMap<String, (Instant, Option<String>)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The name of `uuid`. The outer option is none if it is not remembered; the inner one, if
     /// there is no such name.
     fn get(&self, uuid: &str) -> Option<Option<String>> {
-        let names = self.names();
+        let names = self.0.lock();
         let (since, name) = names.get(uuid)?;
         (since.elapsed() < NAME_TTL).then(|| name.clone())
     }
 
     fn remember(&self, uuid: String, name: Option<String>) {
-        let mut names = self.names();
+        let mut names = self.0.lock();
         if names.len() >= MAX_NAMES {
             names.clear();
         }
@@ -137,7 +134,7 @@ mod tests {
         for n in 0..MAX_NAMES {
             names.remember(n.to_string(), None);
         }
-        assert!(names.names().len() <= MAX_NAMES);
+        assert!(names.0.lock().len() <= MAX_NAMES);
         assert_eq!(names.get("a"), None, "it made room");
         // What was looked up before stays.
         let expected = [("a".into(), Some("ada".into())), ("b".into(), None)];

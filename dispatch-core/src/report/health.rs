@@ -2,7 +2,7 @@
 //! [`World`]. Output: HTTP answers at `/metrics`, `/_health/ping` and `/status`.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arvados_client::ContainerUuid;
@@ -13,6 +13,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use serde::Serialize;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -107,14 +108,10 @@ impl Health {
         })
     }
 
-    fn state(&self) -> std::sync::MutexGuard<'_, HealthState> {
-        self.facts.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Records a successful API poll.
     pub fn api_answered(&self) {
         self.metrics.api_answered();
-        self.state().api = Peer {
+        self.facts.lock().api = Peer {
             answered: Some(Instant::now()),
             failure: None,
         };
@@ -122,7 +119,7 @@ impl Health {
 
     /// Records a failed API poll.
     pub fn api_failed(&self, trouble: &WithHint<'_>) {
-        self.state().api.failure = Some(trouble.to_string());
+        self.facts.lock().api.failure = Some(trouble.to_string());
     }
 
     /// Records a complete listing of the scheduler. Returns whether the one before failed.
@@ -132,13 +129,13 @@ impl Health {
             answered: Some(Instant::now()),
             failure: None,
         };
-        let before = std::mem::replace(&mut self.state().scheduler, answered);
+        let before = std::mem::replace(&mut self.facts.lock().scheduler, answered);
         before.failure.is_some()
     }
 
     /// Records a failed listing of the scheduler.
     pub fn scheduler_failed(&self, error: &crate::scheduler::SchedulerError) {
-        self.state().scheduler.failure = Some(error.to_string());
+        self.facts.lock().scheduler.failure = Some(error.to_string());
     }
 
     /// Counts one decision.
@@ -184,7 +181,7 @@ impl Health {
         self.metrics
             .update_faults(view.breaker_open, host_failed, excluded);
         self.metrics.set_rejected_kinds(view.rejected_kinds);
-        let mut facts = self.state();
+        let mut facts = self.facts.lock();
         facts.queue = rows.into();
         facts.capacity = view.capacity;
         facts.breaker = view.breaker_open;
@@ -195,7 +192,7 @@ impl Health {
     /// The health error: why this host cannot submit jobs; which side has not answered recently,
     /// for how long and why.
     fn problem(&self) -> Option<String> {
-        let facts = self.state();
+        let facts = self.facts.lock();
         let fault = facts.host_fault.iter();
         let fault = fault.map(|fault| format!("no container is started: {fault}"));
         let peers = [("API server", &facts.api), ("scheduler", &facts.scheduler)];
@@ -289,7 +286,7 @@ async fn status(State(health): State<Arc<Health>>, headers: HeaderMap) -> Respon
     }
     let complaint = health.problem();
     let (queue, room, breaker, host_fault, shunned) = {
-        let facts = health.state();
+        let facts = health.facts.lock();
         let shunned = facts.excluded_nodes.clone();
         (
             facts.queue.clone(),

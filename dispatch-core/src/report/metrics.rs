@@ -2,13 +2,12 @@
 //! the OpenMetrics format. docs/metrics.md lists the names; a test compares.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::sync::atomic::AtomicU64;
 use std::time::{Instant, SystemTime};
 
 use arvados_client::records::ContainerState;
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -187,10 +186,7 @@ impl Metrics {
         };
         let states = world.containers.iter().filter(ours);
         let states = states.map(|(uuid, known)| (uuid, &known.state));
-        let mut durations = self
-            .durations
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut durations = self.durations.lock();
         for measured in durations.record(states, Instant::now()) {
             match measured {
                 StateDuration::Locked(took) => self.locked.observe(took.as_secs_f64()),

@@ -3,8 +3,9 @@
 //!
 //! Input: a query command and a parser. Output: the last answer that could be parsed.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use crate::model::resources::Admission;
 use crate::scheduler::command::Command;
@@ -60,13 +61,9 @@ impl<T> Cache<T> {
 }
 
 impl<T> CachedQuery<T> {
-    fn cache(&self) -> MutexGuard<'_, Cache<T>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Applies `read` to the cached answer. None if there is no answer, or if it is too old.
     pub fn read<R>(&self, read: impl FnOnce(&T) -> R) -> Option<R> {
-        let known = self.cache();
+        let known = self.0.lock();
         let fresh = known
             .answer
             .as_ref()
@@ -76,13 +73,13 @@ impl<T> CachedQuery<T> {
 
     /// Marks the answer as possibly wrong, so that it is queried again sooner.
     pub fn invalidate(&self) {
-        self.cache().in_doubt = true;
+        self.0.lock().in_doubt = true;
     }
 
     /// Whether a container could ever run on these machines. Without an answer it could. Machines
     /// and partitions come and go, so an older answer that says never is asked for again first.
     pub fn fit(&self, read: impl FnOnce(&T) -> Admission) -> Admission {
-        let mut known = self.cache();
+        let mut known = self.0.lock();
         let Some((answer, at)) = &known.answer else {
             return Admission::Now;
         };
@@ -105,11 +102,11 @@ impl<T> CachedQuery<T> {
 
     /// Runs the query if the cache has expired. Returns the error of a failed query.
     pub async fn refresh<E>(&self, ask: impl Future<Output = Result<T, E>>) -> Result<(), E> {
-        if !self.cache().is_due(Instant::now()) {
+        if !self.0.lock().is_due(Instant::now()) {
             return Ok(());
         }
         let asked = ask.await;
-        let (mut known, now) = (self.cache(), Instant::now());
+        let (mut known, now) = (self.0.lock(), Instant::now());
         (known.at, known.in_doubt) = (Some(now), false);
         match asked {
             Ok(answer) => {
@@ -152,7 +149,7 @@ mod tests {
     fn what_is_in_doubt_or_failed_is_asked_for_sooner() {
         let lately = CachedQuery::<u32>::default();
         let at = Instant::now();
-        assert!(lately.cache().is_due(at));
+        assert!(lately.0.lock().is_due(at));
         for (seconds, in_doubt, failed, due) in [
             (31, false, 0, false),
             (301, false, 0, true),
@@ -165,7 +162,7 @@ mod tests {
             (200, false, 50, false),
             (301, false, 50, true),
         ] {
-            *lately.cache() = Cache {
+            *lately.0.lock() = Cache {
                 answer: None,
                 at: Some(at),
                 in_doubt: false,
@@ -175,7 +172,7 @@ mod tests {
                 lately.invalidate();
             }
             assert_eq!(
-                lately.cache().is_due(at + Duration::from_secs(seconds)),
+                lately.0.lock().is_due(at + Duration::from_secs(seconds)),
                 due,
                 "{seconds} {in_doubt} {failed}"
             );
@@ -200,13 +197,13 @@ mod tests {
             (1, 61, false, false, false),
         ] {
             let at = Instant::now().checked_sub(Duration::from_secs(age));
-            let mut known = lately.cache();
+            let mut known = lately.0.lock();
             (known.answer, known.in_doubt) = (at.map(|at| (cpus, at)), false);
             drop(known);
             let fit = fit();
             let found = (fit.never().is_some(), matches!(fit, Admission::Later(_)));
             assert_eq!(found, (never, later), "{cpus} {age}");
-            assert_eq!(lately.cache().in_doubt, in_doubt, "{cpus} {age}");
+            assert_eq!(lately.0.lock().in_doubt, in_doubt, "{cpus} {age}");
         }
     }
 
@@ -220,16 +217,16 @@ mod tests {
         // The failed query is not repeated at once.
         let said = lately.refresh(echo("7")).await;
         assert_eq!((said, lately.read(|n| *n)), (Ok(()), None));
-        let later = || lately.cache().at = None;
+        let later = || lately.0.lock().at = None;
         later();
         let said = lately.refresh(echo("7")).await;
         assert_eq!((said, lately.read(|n| *n)), (Ok(()), Some(7)));
         later();
         let said = lately.refresh(echo("many")).await;
         assert_eq!((said, lately.read(|n| *n)), (Err("many".into()), Some(7)));
-        assert_eq!(lately.cache().failed, 1, "it is asked for again soon");
+        assert_eq!(lately.0.lock().failed, 1, "it is asked for again soon");
         let hours_ago = Instant::now().checked_sub(MAX_STALE).unwrap();
-        lately.cache().answer = Some((7, hours_ago));
+        lately.0.lock().answer = Some((7, hours_ago));
         assert_eq!(lately.read(|n| *n), None);
     }
 }

@@ -13,11 +13,12 @@ use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arvados_client::{GroupUuid, UserUuid};
+use parking_lot::Mutex;
 
 use crate::model::owner::{Charge, KnownOwner, Owner, Weight};
 use crate::scheduler::template::account_of;
@@ -179,7 +180,7 @@ impl OwnerMap {
 
     /// The templates of arguments of the line of `owner`, and its weight.
     fn line(&self, owner: Option<&Owner>) -> (Arc<[String]>, Weight) {
-        let lines = self.state().1.clone();
+        let lines = self.state.lock().1.clone();
         let line = lines.iter().find(|line| line.who.is(owner));
         line.map(|line| (line.arguments.clone(), line.weight))
             .unwrap_or((Arc::default(), Weight::MIN))
@@ -187,7 +188,7 @@ impl OwnerMap {
 
     /// For whom each line is, and its templates of arguments.
     pub fn lines(&self) -> Vec<(String, Arc<[String]>)> {
-        let lines = self.state().1.clone();
+        let lines = self.state.lock().1.clone();
         let line = |line: &Line| (line.who.to_string(), line.arguments.clone());
         lines.iter().map(line).collect()
     }
@@ -210,13 +211,13 @@ impl OwnerMap {
         // A file that is missing has the version 0.
         let found = fs::metadata(&self.path).map(|found| version(&found));
         let found = found.unwrap_or_default();
-        if found == self.state().0 {
+        if found == self.state.lock().0 {
             return;
         }
         match read(&self.path, self.check) {
             Ok(changed) => {
                 let lines = changed.1.len();
-                *self.state() = changed;
+                *self.state.lock() = changed;
                 tracing::info!(
                     event = "owner_map_read",
                     lines,
@@ -227,13 +228,9 @@ impl OwnerMap {
                 let log = "the changed owner map cannot be used; the earlier one still counts";
                 tracing::warn!(event = "owner_map_failed", %error, "{log}");
                 // Logged once for each change.
-                self.state().0 = found;
+                self.state.lock().0 = found;
             }
         }
-    }
-
-    fn state(&self) -> MutexGuard<'_, (Version, Arc<[Line]>)> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

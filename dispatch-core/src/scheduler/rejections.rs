@@ -24,10 +24,10 @@ mod state;
 mod testers;
 
 use std::collections::HashSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use arvados_client::{ContainerUuid, TokenUuid};
+use parking_lot::Mutex;
 
 use crate::model::charge_class::{ChargeClass, UserClass};
 use crate::model::resources::ResourceRequest;
@@ -56,10 +56,6 @@ impl Rejections {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, RejectionState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Records a submission that failed with this message, and holds back the class of jobs that
     /// the scheduler rejects.
     pub async fn record_failure<T: TestSubmission>(
@@ -71,7 +67,7 @@ impl Rejections {
         let message = (order.attempt.clone(), message);
         let needs = &order.needs;
         {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             state.messages.insert(order.container.clone(), message);
             state.submission_rejected(&order.container, needs);
             // One test is enough for many concurrent submissions.
@@ -81,7 +77,7 @@ impl Rejections {
         }
         let mut was_as_other = false;
         for class in JobClass::classes_of(needs) {
-            let test_needs = self.state().first_test_of(&class, needs);
+            let test_needs = self.state.lock().first_test_of(&class, needs);
             match class {
                 JobClass::Charged(_) => {
                     was_as_other = UserClass::of(&test_needs).user != UserClass::of(needs).user;
@@ -95,7 +91,8 @@ impl Rejections {
             match tester.test_submission(&test_needs).await {
                 TestResult::Rejected(reason) => {
                     return self
-                        .state()
+                        .state
+                        .lock()
                         .reject_class(class, needs, reason, Instant::now());
                 }
                 TestResult::Accepted => {}
@@ -109,7 +106,7 @@ impl Rejections {
     pub async fn retest<T: TestSubmission>(&self, tester: &T) {
         let now = Instant::now();
         let (due, tests): (Vec<JobClass>, Vec<ResourceRequest>) = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             let due = state.due(now).into_iter();
             due.map(|class| {
                 let needs = state.next_test_of(&class);
@@ -122,7 +119,9 @@ impl Rejections {
             .map(|test_needs| tester.test_submission(test_needs));
         let answers = futures_util::future::join_all(tests_running).await;
         for (class, answer) in due.iter().zip(answers) {
-            self.state().apply_test(class, answer, T::SETTLE_TIME, now);
+            self.state
+                .lock()
+                .apply_test(class, answer, T::SETTLE_TIME, now);
         }
     }
 
@@ -131,7 +130,7 @@ impl Rejections {
     pub async fn accepted<T: TestSubmission>(&self, tester: &T, order: &SubmitRequest) {
         let now = Instant::now();
         let is_used_up = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             state.accepted(&order.container, &order.needs, now);
             let slow_start = state.slow_starts.get_mut(&ChargeClass::of(&order.needs));
             slow_start.is_some_and(|slow_start| slow_start.is_used_up(now))
@@ -143,12 +142,12 @@ impl Rejections {
 
     /// Whether jobs like this one are held back.
     pub fn holds(&self, needs: &ResourceRequest) -> bool {
-        self.state().is_rejected(needs)
+        self.state.lock().is_rejected(needs)
     }
 
     /// Whether a job that is charged like this one exists.
     pub fn has_jobs_like(&self, needs: &ResourceRequest) -> bool {
-        self.state().count(&ChargeClass::of(needs)).jobs > 0
+        self.state.lock().count(&ChargeClass::of(needs)).jobs > 0
     }
 
     /// Records a complete listing that began at this time: which jobs exist. A container may be
@@ -159,34 +158,35 @@ impl Rejections {
             .filter(|job| !job.ended)
             .map(|job| &job.container)
             .collect();
-        self.state().listed(began, &live);
+        self.state.lock().listed(began, &live);
     }
 
     /// Why this container must wait; none if it may be submitted.
     pub fn deferral(&self, candidate: &Candidate) -> Option<String> {
-        self.state()
+        self.state
+            .lock()
             .deferral(self.scheduler, candidate, Instant::now())
     }
 
     /// Number of kinds of jobs that the scheduler rejects now, or takes only a few of.
     pub fn rejected_kinds(&self) -> usize {
-        self.state().rejected_kinds()
+        self.state.lock().rejected_kinds()
     }
 
     /// Whether containers wait for a test that may run now.
     pub fn has_due_tests(&self) -> bool {
-        !self.state().due(Instant::now()).is_empty()
+        !self.state.lock().due(Instant::now()).is_empty()
     }
 
     /// Message with which the scheduler rejected this attempt.
     pub fn message_for(&self, container: &ContainerUuid, attempt: &TokenUuid) -> Option<String> {
-        let state = self.state();
+        let state = self.state.lock();
         let (of, message) = state.messages.get(container)?;
         (of == attempt).then(|| format!("{} rejected its job: {message}", self.scheduler))
     }
 
     /// Removes what is recorded of the container. Its job has ended.
     pub fn forget(&self, container: &ContainerUuid) {
-        self.state().messages.remove(container);
+        self.state.lock().messages.remove(container);
     }
 }

@@ -5,7 +5,8 @@
 //! "error:" with every listing.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 /// Maximum number of different lines that are logged, and their length in bytes.
 const MAX_LINES: usize = 100;
@@ -19,7 +20,7 @@ struct Lines(BTreeSet<String>);
 
 /// Logs the lines of stderr that `program` has not written before in this process.
 pub fn log_once<'a>(program: &str, stderr: impl Iterator<Item = &'a str>) {
-    let mut logged = LOGGED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut logged = LOGGED.lock();
     for line in logged.take_new(program, stderr) {
         tracing::warn!(
             program,

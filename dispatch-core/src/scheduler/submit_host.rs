@@ -13,10 +13,10 @@ use std::future::Future;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arvados_client::ContainerUuid;
+use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -69,7 +69,7 @@ struct State {
 
 impl std::fmt::Debug for Precondition {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.state().fmt(f)
+        self.state.lock().fmt(f)
     }
 }
 
@@ -262,7 +262,7 @@ impl Precondition {
     /// trial and no attempt has shown lately that it takes data. Never called twice at once.
     pub async fn check_if_due(&self, containers_wait: bool) {
         let is_due = {
-            let state = self.state();
+            let state = self.state.lock();
             // What attempts store does not show that a trial from here can be trusted.
             let stored = state.succeeded.filter(|_| state.fault.is_trial_trusted());
             let evidence = state.tried.max(stored);
@@ -274,13 +274,9 @@ impl Precondition {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Why no job can be submitted from this host, if that is so.
     pub fn fault(&self) -> Option<String> {
-        self.state().fault.reason().map(str::to_owned)
+        self.state.lock().fault.reason().map(str::to_owned)
     }
 
     /// Tries the host if that is due. `suspects` says that another command could not be run. Never
@@ -291,7 +287,7 @@ impl Precondition {
         };
         let ended = tokio::time::timeout(CHECK_TIMEOUT, &mut running).await;
         let now = Instant::now();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         match ended {
             Ok(result) => {
                 let result = result.unwrap_or_else(|error| Err(error.to_string().into()));
@@ -310,7 +306,7 @@ impl Precondition {
 
     /// The trial that still runs, or a new one if that is due.
     fn due_trial(&self, suspects: bool) -> Option<(Instant, JoinHandle<TrialResult>)> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if let (Some(began), Some(running)) = (state.tried, state.running.take()) {
             return Some((began, running));
         }
@@ -351,24 +347,27 @@ impl Precondition {
 
     /// Records that a submission failed on this host, before anything was sent to the scheduler.
     pub fn submission_failed(&self, reason: &str) {
-        self.state().fault.submission_failed(Instant::now(), reason);
+        self.state
+            .lock()
+            .fault
+            .submission_failed(Instant::now(), reason);
     }
 
     /// Records that an attempt could store nothing. A trial decides whether that is the storage's
     /// fault or its node's.
     pub(crate) fn reported(&self, report: Report) {
-        self.state().fault.reported(Instant::now(), report);
+        self.state.lock().fault.reported(Instant::now(), report);
     }
 
     /// Removes and returns the reports that were the fault of their nodes.
     pub(crate) fn take_refuted(&self) -> Vec<Report> {
-        self.state().fault.take_refuted()
+        self.state.lock().fault.take_refuted()
     }
 
     /// Records that the scheduler was asked about a submission, or that an attempt stored its
     /// results.
     pub fn submission_sent(&self) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.succeeded = Some(Instant::now());
         state.fault.succeeded();
     }

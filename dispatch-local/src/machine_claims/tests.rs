@@ -160,7 +160,7 @@ fn one_owner_has_a_bounded_number_of_claims_and_each_is_read_once() {
         theirs.publish(&container, &reservation, std::process::id());
     }
     assert_eq!(ours.others().len(), MAX_CLAIMS_OF_OWNER);
-    let known = ours.known.lock().unwrap().clone();
+    let known = ours.known.lock().clone();
     let (name, _) = known.first_key_value().unwrap();
     let file = path.join(name);
     // The same file with the same time is not read again; a changed one is.

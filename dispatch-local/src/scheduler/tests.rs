@@ -37,7 +37,7 @@ fn disk_space_that_others_took_is_not_free() {
     let free_now = crate::machine::free_space(&shared.scratch).unwrap();
     // So much more was free when the machine was idle.
     let taken = 1 << 40;
-    shared.state().machine.scratch = free_now + taken;
+    shared.state.lock().machine.scratch = free_now + taken;
     let shown = local.capacity().unwrap();
     assert_eq!(shown.total.scratch, free_now + taken);
     // Others write to this disk, too.
@@ -58,11 +58,11 @@ fn disk_space_that_others_took_is_not_free() {
     let answers = local.admit(&[candidate(taken), candidate(1)], &[]);
     assert!(matches!(answers[0], Admission::Later(_)), "{answers:?}");
     assert_eq!(answers[1], Admission::Now);
-    assert!(shared.state().head.is_none());
+    assert!(shared.state.lock().head.is_none());
 
     // What jobs took of their own reservations is counted once.
     let reserved = |scratch| ResourceVector::new(0, 0, scratch, 0, 0);
-    let machine = shared.state().machine.clone();
+    let machine = shared.state.lock().machine.clone();
     let by_others = |bytes| {
         let space = shared.taken_by_others(&machine, reserved(bytes));
         space.get(ResourceKind::Scratch)
@@ -79,7 +79,15 @@ async fn who_finds_its_room_taken_waits_and_says_for_what() {
     let [ours, theirs] = ["ours", "theirs"].map(|name| MachineClaims::open(&claims, name).unwrap());
     let local = local(dir.path(), ours);
     let all = Reservation {
-        cpus: local.shared.state().machine.cpus.iter().copied().collect(),
+        cpus: local
+            .shared
+            .state
+            .lock()
+            .machine
+            .cpus
+            .iter()
+            .copied()
+            .collect(),
         ..Reservation::default()
     };
     let needs = ResourceRequest {

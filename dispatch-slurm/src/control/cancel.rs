@@ -13,7 +13,7 @@ use dispatch_core::scheduler::{SchedulerError, StopMode};
 use crate::error::no_answer;
 use crate::query::ended_job::has_ended;
 use crate::query::squeue::{JobPhase, job_phase};
-use crate::slurm::{Slurm, lock};
+use crate::slurm::Slurm;
 
 /// Maximum number of jobs of one `scancel`: it queries slurmctld for each, and its whole output is
 /// kept.
@@ -64,7 +64,7 @@ impl Slurm {
         let state = |job: &JobId| states.get(&job.0).map(String::as_str);
         let ours = jobs.iter().filter(|job| state(job) == Some("CANCELLED"));
         let now = Instant::now();
-        let mut all = lock(&self.cancelled);
+        let mut all = self.cancelled.lock();
         all.retain(|_, at| now.duration_since(*at) < CANCELLED_RETENTION);
         all.extend(ours.map(|job| (job.0.clone(), now)));
         drop(all);
@@ -102,7 +102,7 @@ impl Slurm {
     }
 
     fn is_suspended(&self, job: &JobId) -> bool {
-        let queue = lock(&self.queue);
+        let queue = self.queue.lock();
         let row = queue.iter().find(|row| row.id == job.0);
         row.is_some_and(|row| matches!(row.state.as_str(), "SUSPENDED" | "STOPPED"))
     }

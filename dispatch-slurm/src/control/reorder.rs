@@ -13,7 +13,7 @@ use dispatch_core::scheduler::{DesiredPlace, SchedulerError};
 
 use crate::control::nice::{self, Change, SentChange};
 use crate::error::no_answer;
-use crate::slurm::{Slurm, lock};
+use crate::slurm::Slurm;
 
 impl Slurm {
     /// Sends the nice values that put the pending jobs in order, and holds again the jobs that lost
@@ -22,7 +22,7 @@ impl Slurm {
         &self,
         wanted: &[DesiredPlace],
     ) -> Result<(), SchedulerError> {
-        let lost_holds = std::mem::take(&mut lock(&self.pending_nice).lost_holds);
+        let lost_holds = std::mem::take(&mut self.pending_nice.lock().lost_holds);
         let lost_holds = self.still_lost(lost_holds).await?;
         let changes = self.plan_changes(wanted, &lost_holds);
         if changes.is_empty() && lost_holds.is_empty() {
@@ -48,7 +48,7 @@ impl Slurm {
                 Ok(())
             }
             Err(failure) => {
-                lock(&self.pending_nice).lost_holds.extend(lost_holds);
+                self.pending_nice.lock().lost_holds.extend(lost_holds);
                 Err(no_answer(format!(
                     "scontrol could not change the nice values of pending jobs: {failure}"
                 )))
@@ -67,7 +67,7 @@ impl Slurm {
         match self.list_rows().await {
             Ok((_, rows)) => Ok(nice::lost_holds(lost_holds, &rows).0),
             Err(error) => {
-                lock(&self.pending_nice).lost_holds.extend(lost_holds);
+                self.pending_nice.lock().lost_holds.extend(lost_holds);
                 Err(error)
             }
         }
@@ -77,7 +77,7 @@ impl Slurm {
     /// compared with what they were planned from. The next listing shows their effect. Jobs of
     /// `to_hold` keep their nice values: another one would release them again.
     fn plan_changes(&self, wanted: &[DesiredPlace], to_hold: &[SentChange]) -> Vec<Change> {
-        let mut queue = lock(&self.queue);
+        let mut queue = self.queue.lock();
         let mut changes = nice::changes(&queue, wanted, self.priority_spread);
         changes.retain(|change| to_hold.iter().all(|held| held.job != change.job));
         let nice: BTreeMap<&str, i64> = changes
@@ -96,7 +96,7 @@ impl Slurm {
                 row.position.nice = *nice;
             }
         }
-        let unconfirmed = &mut lock(&self.pending_nice).unconfirmed;
+        let unconfirmed = &mut self.pending_nice.lock().unconfirmed;
         unconfirmed.retain(|earlier| !nice.contains_key(earlier.job.as_str()));
         unconfirmed.append(&mut sent);
         changes

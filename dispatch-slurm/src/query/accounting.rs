@@ -2,12 +2,12 @@
 //!
 //! Input: a container and, if known, its job id. Output: lines of `sacct`, or why there are none.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use arvados_client::ContainerUuid;
 use dispatch_core::model::world::JobId;
 use dispatch_core::scheduler::command::{Command, CommandFailure};
+use parking_lot::Mutex;
 
 use crate::query::exit_record::SACCT_FORMAT;
 use crate::settings::Settings;
@@ -69,7 +69,7 @@ impl Accounting {
                     cooldown_seconds = cooldown.as_secs(),
                     "sacct failed; not calling it during the cooldown"
                 );
-                *self.muted() = Some((Instant::now() + cooldown, state.clone()));
+                *self.muted.lock() = Some((Instant::now() + cooldown, state.clone()));
                 (state, true)
             }
         }
@@ -77,13 +77,9 @@ impl Accounting {
 }
 
 impl Accounting {
-    fn muted(&self) -> MutexGuard<'_, Option<(Instant, AccountingState)>> {
-        self.muted.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The remembered state, while it is valid.
     fn recent_answer(&self) -> Option<AccountingState> {
-        let muted = self.muted();
+        let muted = self.muted.lock();
         let current = muted.as_ref().filter(|(until, _)| Instant::now() < *until);
         current.map(|(_, state)| state.clone())
     }

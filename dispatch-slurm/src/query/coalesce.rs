@@ -3,10 +3,11 @@
 //! Input: the id or name of a job. Output: the output of the command for all jobs of the group.
 
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use dispatch_core::scheduler::SchedulerError;
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 /// Time for which the first query of a group waits for others.
@@ -34,7 +35,7 @@ impl Coalescer {
     {
         let (sender, receiver) = oneshot::channel();
         let is_first = {
-            let mut waiters = self.waiters();
+            let mut waiters = self.0.lock();
             waiters.push(Waiter {
                 job: job.to_owned(),
                 sender,
@@ -57,10 +58,6 @@ impl Coalescer {
             Err(crate::error::no_answer(detail))
         })
     }
-
-    fn waiters(&self) -> MutexGuard<'_, Vec<Waiter>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// The caller that runs the command. If it is dropped before, the whole group fails.
@@ -71,7 +68,7 @@ impl Leader<'_> {
     fn take_waiters(mut self) -> Vec<Waiter> {
         let coalescer = self.0.take();
         coalescer.map_or_else(Vec::new, |coalescer| {
-            std::mem::take(&mut *coalescer.waiters())
+            std::mem::take(&mut *coalescer.0.lock())
         })
     }
 }
@@ -79,7 +76,7 @@ impl Leader<'_> {
 impl Drop for Leader<'_> {
     fn drop(&mut self) {
         if let Some(coalescer) = self.0 {
-            coalescer.waiters().clear();
+            coalescer.0.lock().clear();
         }
     }
 }

@@ -11,7 +11,7 @@ use dispatch_core::scheduler::{ExitCause, JobExit, SchedulerError, Uncertainty};
 use crate::query::accounting::{AccountingState, user_name};
 use crate::query::ended_job::is_unknown_job;
 use crate::query::exit_record::{self, ExitRecord, SQUEUE_FORMAT};
-use crate::slurm::{Slurm, lock};
+use crate::slurm::Slurm;
 
 /// Reason of an exit of which Slurm has no record.
 const JOB_FORGOTTEN: &str =
@@ -152,7 +152,7 @@ impl Slurm {
 
     /// Whether this dispatcher cancelled the job while it was pending: `sacct` has no more on it.
     fn cancelled_by_us(&self, record: &ExitRecord) -> bool {
-        let ours = lock(&self.cancelled).contains_key(&record.job);
+        let ours = self.cancelled.lock().contains_key(&record.job);
         ours && record.state == "CANCELLED" && record.node.is_none()
     }
 

@@ -27,12 +27,12 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 
 use arvados_client::{ContainerUuid, TokenUuid};
 use crunch_contract::LEAVE_TO_DISPATCHER;
 use dispatch_core::model::owner::Owner;
 use dispatch_core::service::subcommands::dry_run::Source;
+use parking_lot::Mutex;
 
 use crate::job_comment;
 use crate::settings::Settings;
@@ -151,10 +151,7 @@ impl ArrayTemplate {
             script,
             "exec {crunch_run} {LEAVE_TO_DISPATCHER} --token-file {state_dir}/\"$1\"/\"$2\" \"$1\""
         );
-        script.push_str(match self.our_output {
-            true => "",
-            false => "\n",
-        });
+        script.push_str(if self.our_output { "" } else { "\n" });
         if self.our_output {
             let _ = writeln!(script, " >>{state_dir}/\"$1\"/output.log 2>&1");
         }
@@ -247,13 +244,9 @@ impl Default for ArrayTracker {
 }
 
 impl ArrayTracker {
-    fn state(&self) -> std::sync::MutexGuard<'_, (u64, BTreeSet<u64>)> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Starts an array, which is in progress until the result is dropped.
     pub fn begin(&self, instance_id: &str) -> ArrayInProgress<'_> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let number = state.0;
         state.0 += 1;
         state.1.insert(number);
@@ -266,7 +259,7 @@ impl ArrayTracker {
 
     /// State before a listing.
     pub fn snapshot(&self) -> ArraySnapshot {
-        let state = self.state();
+        let state = self.state.lock();
         ArraySnapshot {
             next_number: state.0,
             in_progress: state.1.clone(),
@@ -302,7 +295,7 @@ impl ArrayTracker {
 
 impl Drop for ArrayInProgress<'_> {
     fn drop(&mut self) {
-        self.arrays.state().1.remove(&self.number);
+        self.arrays.state.lock().1.remove(&self.number);
     }
 }
 

@@ -16,7 +16,7 @@ use futures_util::{StreamExt, stream};
 
 use crate::error::NAME;
 use crate::job_comment;
-use crate::slurm::{Slurm, lock};
+use crate::slurm::Slurm;
 use crate::submit::job_array::{
     self, ArrayLimit, ArraySnapshot, ArrayTemplate, Element, MIN_ELEMENTS,
 };
@@ -210,7 +210,7 @@ impl Slurm {
     /// of its few locks.
     fn count_naming_failure(&self, failure: &CommandFailure) {
         if self.naming_failures.fetch_add(1, Ordering::Relaxed) + 1 >= MAX_NAMING_FAILURES {
-            *lock(&self.array_limit) = ArrayLimit::AtMost(0);
+            *self.array_limit.lock() = ArrayLimit::AtMost(0);
             tracing::warn!(
                 error = %failure,
                 "scontrol cannot name the elements of job arrays; disabling arrays, as --arrays=off does"
@@ -225,7 +225,7 @@ impl Slurm {
         listing: &str,
         before: &ArraySnapshot,
     ) -> Vec<String> {
-        match *lock(&self.array_limit) {
+        match *self.array_limit.lock() {
             ArrayLimit::Unused => Vec::new(),
             _ => self
                 .arrays
@@ -236,7 +236,7 @@ impl Slurm {
     /// Cancels the abandoned elements that the newest listing shows. Elements that an administrator
     /// let begin are left alone.
     pub(crate) async fn cancel_abandoned_elements(&self) {
-        let elements = std::mem::take(&mut *lock(&self.abandoned_elements));
+        let elements = std::mem::take(&mut *self.abandoned_elements.lock());
         if elements.is_empty() {
             return;
         }
@@ -258,11 +258,11 @@ impl Slurm {
 
     /// Queries `MaxArraySize` unless the limit is known or arrays are not used.
     pub(crate) async fn refresh_array_limit(&self) {
-        if *lock(&self.array_limit) != ArrayLimit::Unknown {
+        if *self.array_limit.lock() != ArrayLimit::Unknown {
             return;
         }
         let limit = self.query_array_limit().await;
-        *lock(&self.array_limit) = limit;
+        *self.array_limit.lock() = limit;
     }
 
     async fn query_array_limit(&self) -> ArrayLimit {

@@ -9,7 +9,7 @@ use dispatch_core::scheduler::{SchedulerError, SubmitRequest};
 use crate::error::NAME;
 use crate::job_comment;
 use crate::query::partition_times::PartitionTimes;
-use crate::slurm::{Slurm, lock};
+use crate::slurm::Slurm;
 use crate::submit::sbatch::{ROOM_TO_RAISE, SbatchJob};
 use crate::submit::test_only::one_line;
 
@@ -39,7 +39,10 @@ impl Slurm {
     pub(crate) fn times(&self, order: &SubmitRequest) -> PartitionTimes {
         let times = self.capacity.times(&order.needs);
         if let Some(why) = self.settings.cut_time(&order.needs, times)
-            && lock(&self.cut_partitions).insert(order.needs.partitions.clone())
+            && self
+                .cut_partitions
+                .lock()
+                .insert(order.needs.partitions.clone())
         {
             let container = &order.container;
             tracing::warn!(%container, event = "time_limit_cut", "{why}");

@@ -8,8 +8,9 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::time::{Duration, SystemTime};
+
+use parking_lot::Mutex;
 
 /// Interval between checks of the file.
 const EPILOG_POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -60,10 +61,7 @@ impl EpilogWatcher {
     }
 
     fn is_new(&self, now: SystemTime) -> bool {
-        let mut last_modified = self
-            .last_modified
-            .lock()
-            .unwrap_or_else(|held| held.into_inner());
+        let mut last_modified = self.last_modified.lock();
         last_modified.replace(now) != Some(now)
     }
 }

@@ -51,11 +51,11 @@ async fn storage_is_tried_beside_attempts_until_a_trial_has_succeeded() {
     let storage = Precondition::file_storage(None, || async { Err("away".to_owned().into()) });
     for _ in 0..3 {
         storage.check_if_due(true).await;
-        let tried = storage.state().tried;
+        let tried = storage.state.lock().tried;
         tokio::time::sleep(Duration::from_secs(61)).await;
         storage.submission_sent();
         storage.check_if_due(true).await;
-        assert_ne!(storage.state().tried, tried);
+        assert_ne!(storage.state.lock().tried, tried);
     }
 }
 

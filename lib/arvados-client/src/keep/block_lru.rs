@@ -1,9 +1,10 @@
 //! A cache of the most recently used blocks, for readers of small files that share a block.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
 use super::error::KeepError;
@@ -37,7 +38,7 @@ impl<S: BlockSource> BlockLru<S> {
 
     /// The cache cell of a block, which becomes the most recently used one.
     fn cell(&self, locator: &Locator) -> Arc<OnceCell<Bytes>> {
-        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = self.entries.lock();
         let key = locator.stripped();
         let index = entries.iter().position(|(name, _)| *name == key);
         let entry = index

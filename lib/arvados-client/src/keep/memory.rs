@@ -1,9 +1,9 @@
 //! A block store in memory: for tests, and for collections that are assembled before they are sent.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 
 use super::error::KeepError;
 use super::store::{BlockSource, BlockStore, hash_block};
@@ -23,23 +23,18 @@ impl MemoryStore {
 
     /// Number of different blocks.
     pub fn len(&self) -> usize {
-        self.lock().len()
+        self.blocks.lock().len()
     }
 
     /// Whether the store is empty.
     pub fn is_empty(&self) -> bool {
-        self.lock().is_empty()
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<BlockHash, Bytes>> {
-        // The map is consistent even after a panic of a holder.
-        self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
+        self.blocks.lock().is_empty()
     }
 }
 
 impl BlockSource for MemoryStore {
     async fn get(&self, locator: &Locator) -> Result<Bytes, KeepError> {
-        let found = self.lock().get(&locator.hash).cloned();
+        let found = self.blocks.lock().get(&locator.hash).cloned();
         found
             .filter(|data| data.len() as u64 == locator.size)
             .ok_or_else(|| KeepError::NotFound {
@@ -58,7 +53,7 @@ impl BlockStore for MemoryStore {
                 limit: MAX_BLOCK_SIZE,
             });
         }
-        self.lock().insert(locator.hash, data);
+        self.blocks.lock().insert(locator.hash, data);
         Ok(locator)
     }
 }

@@ -1,8 +1,10 @@
 //! The list of Keep services of a cluster, refreshed from the API server: services move, and a
 //! cached list may be old.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::RwLock;
 
 use super::service::{Service, ServiceError};
 use crate::client::Client;
@@ -42,10 +44,7 @@ impl ServiceList {
 
     /// The current list.
     pub fn current(&self) -> Arc<[Service]> {
-        self.current
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.current.read().clone()
     }
 
     /// Fetches the list from the API server, once. Returns whether it has changed; an error changes
@@ -61,7 +60,7 @@ impl ServiceList {
         let listed = answer.and_then(|listed| Ok(services(&listed)?));
         match listed {
             Ok(listed) => {
-                let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+                let mut current = self.current.write();
                 let is_new = **current != *listed;
                 *current = listed.into();
                 is_new

@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 use std::io;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use bollard::Docker;
@@ -14,6 +14,7 @@ use bollard::query_parameters::{
     AttachContainerOptionsBuilder, KillContainerOptionsBuilder, RemoveContainerOptionsBuilder,
 };
 use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
 use rustix::process::Signal;
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
@@ -79,9 +80,7 @@ impl DockerContainer {
         };
         let copier = StreamCopier::start(output, input, stdio, stdin_is_given)
             .map_err(|source| self.io("its streams cannot be taken", source))?;
-        if let Ok(mut place) = self.copier.lock() {
-            *place = Some(copier);
-        }
+        *self.copier.lock() = Some(copier);
         Ok(())
     }
 
@@ -103,7 +102,7 @@ impl DockerContainer {
     }
 
     async fn run(&self) -> Result<(), EngineError> {
-        let copier = self.copier.lock().ok().and_then(|mut place| place.take());
+        let copier = self.copier.lock().take();
         let copier = copier.ok_or_else(|| EngineError::WrongState {
             name: self.uuid.clone(),
             verb: "start",
@@ -132,9 +131,7 @@ impl DockerContainer {
         let waiting = tokio::spawn(async move {
             exit_sender.send_replace(Some(waiter.wait().await));
         });
-        if let Ok(mut place) = self.waiting.lock() {
-            *place = Some(AbortOnDropHandle::new(waiting));
-        }
+        *self.waiting.lock() = Some(AbortOnDropHandle::new(waiting));
         Ok(())
     }
 

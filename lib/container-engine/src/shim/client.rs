@@ -6,10 +6,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdStream;
 use std::path::{Path, PathBuf};
 use std::process::Stdio as ProcessStdio;
-use std::sync::Mutex;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
@@ -254,7 +254,7 @@ impl ShimContainer {
         let state = self
             .wait_for_within("removed", REMOVE_TIMEOUT, |k| k.remove_container.is_some())
             .await?;
-        let shim = self.shim.lock().ok().and_then(|mut k| k.take());
+        let shim = self.shim.lock().take();
         if let Some(mut shim) = shim {
             // The shim has sent its last event.
             let _ = tokio::time::timeout(REMOVE_TIMEOUT, shim.wait()).await;
