@@ -313,10 +313,12 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
     /// wait for a test after it. The end of any job matters while the scheduler takes no more of
     /// them.
     fn is_urgent(&self) -> bool {
+        let rejections = self.runner.scheduler.rejections();
         self.reconciler.awaiting_confirmation()
-            || self.runner.scheduler.has_due_tests()
             || self.job_exit_signaled.load(Ordering::Relaxed)
-            || (self.runner.scheduler.rejected_kinds() > 0 && self.reconciler.has_ending_jobs())
+            || rejections.is_some_and(|known| {
+                known.awaits_poll() || known.count() > 0 && self.reconciler.has_ending_jobs()
+            })
     }
 
     /// Starts a reorder of the pending jobs. None if there are none.

@@ -12,6 +12,7 @@ use arvados_client::{ContainerUuid, TokenUuid};
 use dispatch_core::model::owner::{Charge, KnownOwner};
 use dispatch_core::model::resources::{Admission, ResourceRequest};
 use dispatch_core::model::world::{Job, JobId};
+use dispatch_core::scheduler::rejections::Rejections;
 use dispatch_core::scheduler::submit_host::Precondition;
 use dispatch_core::scheduler::{
     Candidate, Capabilities, DesiredPlace, JobExit, PendingReason, Scheduler, SchedulerError,
@@ -109,20 +110,12 @@ impl Scheduler for Slurm {
         candidates.iter().map(fit).collect()
     }
 
-    fn holds(&self, needs: &ResourceRequest) -> bool {
-        self.rejections.holds(needs)
+    fn rejections(&self) -> Option<&Rejections> {
+        Some(&self.rejections)
     }
 
     fn charge(&self, owner: &KnownOwner) -> Option<Charge> {
         Some(self.settings.charge(owner))
-    }
-
-    fn rejected_kinds(&self) -> usize {
-        self.rejections.rejected_kinds()
-    }
-
-    fn has_due_tests(&self) -> bool {
-        self.rejections.has_due_tests()
     }
 
     fn fits_beside(&self, needs: &ResourceRequest, nodes: &[String]) -> bool {

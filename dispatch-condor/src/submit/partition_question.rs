@@ -58,7 +58,8 @@ impl Condor {
         let container = ContainerUuid::generate("check");
         let attempt = TokenUuid::generate("check");
         let dir = AttemptDir::of(Path::new("/"), &container);
-        let Some(description) = describe(&self.settings, &container, &attempt, &needs, &dir) else {
+        let Some(description) = describe(&self.settings, &container, &attempt, &needs, &dir, 1)
+        else {
             return MatchVerdict::Unknown;
         };
         let submit = Command::new("condor_submit")

@@ -1,4 +1,4 @@
-//! Tests whether HTCondor would accept a job: submits one that is on hold, and removes it.
+//! Tests whether HTCondor would accept jobs: submits some that are on hold, and removes them.
 //!
 //! `condor_submit -dry-run` does not ask the schedd, whose limits and requirements decide.
 
@@ -21,6 +21,8 @@ use crate::submit::admin_lines::RequestedKinds;
 use crate::submit::description::{DescriptionParams, Item, Settings};
 use crate::submit::restart_and_hold_policy::MaxStarts;
 
+/// Maximum number of jobs of one test.
+const MAX_TEST_JOBS: usize = 8;
 /// Number of commands of a test.
 const COMMANDS_PER_TEST: u32 = 2;
 /// Seconds after which HTCondor itself removes a test job.
@@ -32,11 +34,15 @@ impl TestSubmission for Condor {
     /// A removed job counts for `MAX_JOBS_PER_OWNER` for some two seconds (HTCondor 23.9).
     const SETTLE_TIME: Duration = Duration::from_secs(4);
 
-    async fn test_submission(&self, needs: &ResourceRequest) -> TestResult {
+    fn max_test_jobs(&self) -> usize {
+        MAX_TEST_JOBS
+    }
+
+    async fn test_submission(&self, needs: &ResourceRequest, jobs: usize) -> TestResult {
         // No container has this name.
         let container = ContainerUuid::generate("check");
         let dir = AttemptDir::of(&self.test_jobs_dir(), &container);
-        let result = self.submit_test_job(&container, &dir, needs).await;
+        let result = self.submit_test_jobs(&container, &dir, needs, jobs).await;
         dir.remove_logged().await;
         result
     }
@@ -62,11 +68,12 @@ impl Condor {
         matches!(failure, CommandFailure::Failed(_)) && self.answers().await
     }
 
-    async fn submit_test_job(
+    async fn submit_test_jobs(
         &self,
         container: &ContainerUuid,
         dir: &AttemptDir,
         needs: &ResourceRequest,
+        jobs: usize,
     ) -> TestResult {
         let attempt = TokenUuid::generate("check");
         let create = {
@@ -80,7 +87,8 @@ impl Condor {
         if dir.with_timeout(create).await.is_err() {
             return TestResult::Unknown;
         }
-        let Some(description) = describe(&self.settings, container, &attempt, needs, dir) else {
+        let Some(description) = describe(&self.settings, container, &attempt, needs, dir, jobs)
+        else {
             return TestResult::Unknown;
         };
         self.extra_commands
@@ -91,11 +99,11 @@ impl Condor {
             .input(description);
         let failure = match submit.run_checked().await {
             Ok(answer) => {
-                let job = match parse_job_id(&answer, " - ") {
-                    Ok(job) => job,
+                let jobs = match parse_job_id(&answer, " - ") {
+                    Ok(first) => first.split('.').next().unwrap_or_default().to_owned(),
                     Err(words) => return TestResult::Rejected(summarize(&words.to_string())),
                 };
-                let remove = Command::new("condor_rm").timeout(TEST_TIMEOUT).args([job]);
+                let remove = Command::new("condor_rm").timeout(TEST_TIMEOUT).args([jobs]);
                 if let Err(failure) = remove.run_checked().await {
                     tracing::debug!(%failure, "HTCondor removes a test job itself");
                 }
@@ -115,13 +123,14 @@ impl Condor {
     }
 }
 
-/// The description of a job that is on hold and never runs. None if there is none for these needs.
+/// The description of jobs that are on hold and never run. None if there is none for these needs.
 pub(crate) fn describe(
     settings: &Settings,
     container: &ContainerUuid,
     attempt: &TokenUuid,
     needs: &ResourceRequest,
     dir: &AttemptDir,
+    jobs: usize,
 ) -> Option<String> {
     let params = DescriptionParams {
         instance_id: INSTANCE_ID,
@@ -138,7 +147,7 @@ pub(crate) fn describe(
         owner: needs.charged_owner(),
         dir: dir.path(),
     };
-    let text = settings.describe(&params, &[item]).ok()?;
+    let text = settings.describe(&params, &vec![item; jobs]).ok()?;
     // The last line of a key counts.
     let (lines, jobs) = text.split_at(text.find("\nqueue ")?);
     Some(format!(
@@ -181,7 +190,7 @@ mod tests {
             ..Settings::default()
         };
         let needs = ResourceRequest::default();
-        let text = describe(&settings, &container, &attempt, &needs, &dir).unwrap();
+        let text = describe(&settings, &container, &attempt, &needs, &dir, 1).unwrap();
         let lines: Vec<&str> = text.lines().collect();
         let position = |begin: &str| lines.iter().rposition(|line| line.starts_with(begin));
         let queue = position("queue ").unwrap();

@@ -144,7 +144,10 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
         if !matches!(error, SchedulerError::Refused { .. }) {
             return TaskResult::new(Outcome::SubmitUnknown, vec![failed]);
         }
-        let is_held = self.scheduler.holds(&needs);
+        let is_held = self
+            .scheduler
+            .rejections()
+            .is_some_and(|known| known.holds(&needs));
         let unlock = Unlock {
             container,
             attempt: token.uuid.clone(),

@@ -26,6 +26,7 @@ use crate::model::world::{Job, MonotonicTime};
 use crate::observe::api_snapshot::fetch_snapshot;
 use crate::observe::change_feed::ChangeFeed;
 use crate::report::health::HealthUpdate;
+use crate::scheduler::rejections::Rejections;
 use crate::scheduler::submit_host::Precondition;
 use crate::scheduler::{Scheduler, SchedulerError};
 
@@ -309,7 +310,7 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
             capacity: self.runner.scheduler.capacity(),
             breaker_open: self.reconciler.is_breaker_open(self.now()),
             host_fault: self.host_fault(),
-            rejected_kinds: self.runner.scheduler.rejected_kinds(),
+            rejected_kinds: (self.runner.scheduler.rejections()).map_or(0, Rejections::count),
             excluded_nodes: self.reconciler.excluded_nodes(self.now()),
         });
     }

@@ -34,6 +34,7 @@ use crate::model::resources::{Admission, Capacity, ResourceRequest};
 use crate::model::world::{Job, JobId};
 use crate::scheduler::attempt_dir::AttemptDir;
 use crate::scheduler::credentials::Credentials;
+use crate::scheduler::rejections::Rejections;
 use crate::scheduler::submit_host::Precondition;
 
 pub use self::job_exit::{JobExit, Uncertainty};
@@ -191,25 +192,14 @@ pub trait Scheduler: Send + Sync + 'static {
     /// Returns one answer per candidate, in order. A container that is not admitted stays Queued.
     fn admit(&self, candidates: &[Candidate], started: &[Candidate]) -> Vec<Admission>;
 
-    /// Whether jobs like this one, of which one was just refused, are held back until a test.
-    fn holds(&self, _needs: &ResourceRequest) -> bool {
-        false
+    /// What the scheduler rejects now, where it can be asked before a submission.
+    fn rejections(&self) -> Option<&Rejections> {
+        None
     }
 
     /// How the jobs of an owner are charged; none if the scheduler does not see owners.
     fn charge(&self, _owner: &KnownOwner) -> Option<Charge> {
         None
-    }
-
-    /// Number of kinds of jobs that the scheduler rejects now, and that are therefore held back.
-    fn rejected_kinds(&self) -> usize {
-        0
-    }
-
-    /// Whether containers wait until the next [`run_upkeep`](Self::run_upkeep) has tried what the
-    /// scheduler accepts.
-    fn has_due_tests(&self) -> bool {
-        false
     }
 
     /// Whether a container certainly fits another node than these, busy or not. False where jobs

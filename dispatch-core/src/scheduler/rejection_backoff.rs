@@ -15,15 +15,14 @@ use crate::model::resources::ResourceRequest;
 
 /// Initial interval between two tests; it doubles up to `MAX_BACKOFF`.
 const INITIAL_BACKOFF: Duration = Duration::from_secs(5);
-const MAX_BACKOFF: Duration = Duration::from_secs(60);
+const MAX_BACKOFF: Duration = Duration::from_secs(30);
 /// Initial delay until one container is really submitted, because a test is not quite a submission.
 /// It doubles each time: each try costs the container one of its few locks.
 const INITIAL_REAL_TRY_DELAY: Duration = Duration::from_secs(600);
-/// Number of jobs that were accepted beyond a limit, after which there is none.
+/// Number of jobs that were granted since a rejection, after which there is no limit.
 const SLOW_START_DONE: usize = 128;
-/// Number of jobs that are submitted one by one, each after a test, where the number of jobs is
-/// uncertain. Then more are submitted at once all the same.
-const MAX_SINGLE_GRANTS: usize = 32;
+/// How many times as many jobs the next test is for.
+const GROWTH: usize = 4;
 /// Time after which an admitted container without a result counts as not submitted.
 const ADMISSION_TTL: Duration = Duration::from_secs(60);
 
@@ -97,14 +96,13 @@ impl fmt::Display for JobClass {
     }
 }
 
-/// Number of jobs of a class.
+/// A test that was accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Count {
+pub struct Grant {
+    /// Number of its jobs.
     pub jobs: usize,
-    /// A listing has just shown them. Otherwise some may have ended.
-    pub is_exact: bool,
-    /// There are no others, which this process did not submit.
-    pub is_complete: bool,
+    /// Whether a test for more jobs was rejected just before.
+    pub is_cut: bool,
 }
 
 /// Why a class is held back, and until when.
@@ -119,8 +117,8 @@ pub struct RejectionBackoff {
     real_try_backoff: Backoff,
     test_at: Instant,
     test_backoff: Backoff,
-    /// A test was accepted: when jobs of the class may be submitted, and beside how many.
-    free_at: Option<(Instant, Count)>,
+    /// A test was accepted: when jobs of the class may be submitted, and how many.
+    free_at: Option<(Instant, Grant)>,
 }
 
 impl RejectionBackoff {
@@ -166,9 +164,9 @@ impl RejectionBackoff {
         self.test_backoff.reset();
     }
 
-    /// Records a test that was accepted beside this number of jobs.
-    pub fn record_acceptance(&mut self, free_at: Instant, jobs: Count) {
-        self.free_at = Some((free_at, jobs));
+    /// Records a test that was accepted.
+    pub fn record_acceptance(&mut self, free_at: Instant, grant: Grant) {
+        self.free_at = Some((free_at, grant));
     }
 
     /// Whether the newest test was accepted.
@@ -176,10 +174,10 @@ impl RejectionBackoff {
         self.free_at.is_some()
     }
 
-    /// Whether jobs of the class may be submitted again: the number of jobs beside the test.
-    pub fn settled(&self, now: Instant) -> Option<Count> {
-        let (free_at, jobs) = self.free_at?;
-        (free_at <= now).then_some(jobs)
+    /// Whether jobs of the class may be submitted again, and how many.
+    pub fn settled(&self, now: Instant) -> Option<Grant> {
+        let (free_at, grant) = self.free_at?;
+        (free_at <= now).then_some(grant)
     }
 
     /// Records a test that was not accepted; `reason` is what Slurm answered, if it did.
@@ -215,21 +213,18 @@ impl RejectionBackoff {
     }
 }
 
-/// How many jobs of a class are submitted after a rejection: each accepted test grants some.
+/// How many jobs of a class are submitted after a rejection: as many as a test was accepted for.
 ///
-/// Up to the number that the scheduler had at the last rejection, there is room as jobs end. A test
-/// that is accepted with as many jobs shows that there is room for more: for one, then for twice as
-/// many each time. Where the limit is unknown, one by one.
+/// A test is for as many jobs as have ended since the last rejection, and for some more: none after
+/// a rejection, then four times as many as the last test was accepted for.
 #[derive(Debug)]
 pub struct SlowStart {
-    /// Jobs of the class at the last rejection.
-    limit: usize,
-    /// Whether these were all.
-    is_limit_known: bool,
-    /// Size of the next grant beyond the limit.
-    next_grant: usize,
-    /// Grants of one job beside an uncertain number of jobs.
-    single_grants: usize,
+    /// Jobs that ended since the last rejection or grant.
+    freed: usize,
+    /// Number of jobs of the next test beside these.
+    more: usize,
+    /// Jobs that were granted since the last rejection.
+    granted: usize,
     /// Jobs of the last grant that are not admitted yet.
     left: usize,
     granted_at: Option<Instant>,
@@ -237,64 +232,66 @@ pub struct SlowStart {
     in_flight: BTreeMap<ContainerUuid, Instant>,
     /// Whether the admin was told of a rejection.
     pub is_told: bool,
+    /// Whether a container of the class waits for a place, as far as seen since the newest listing.
+    pub is_wanted: bool,
 }
 
 impl SlowStart {
-    /// The scheduler rejects further jobs beside this number.
-    pub fn new(count: Count) -> Self {
+    /// The scheduler rejects further jobs, or may (`is_told` is false).
+    pub fn new(is_told: bool) -> Self {
         Self {
-            limit: count.jobs,
-            is_limit_known: count.is_complete,
-            next_grant: 1,
-            single_grants: 0,
+            freed: 0,
+            more: 0,
+            granted: 0,
             left: 0,
             granted_at: None,
             in_flight: BTreeMap::new(),
-            is_told: true,
+            is_told,
+            is_wanted: false,
         }
     }
 
-    /// There may be a limit: this process has seen no job of the class.
-    pub fn cautious() -> Self {
-        Self {
-            is_told: false,
-            ..Self::new(Count {
-                jobs: 0,
-                is_exact: false,
-                is_complete: false,
-            })
-        }
+    /// Numbers of jobs of the next test, each for the case that the one before is rejected: at most
+    /// `max`, and at last one.
+    pub fn test_sizes(&self, max: usize) -> Vec<usize> {
+        let freed = self.freed.max(1);
+        let halves = std::iter::successors(Some(freed), |size| Some(size / 2));
+        let sizes = [freed + self.more].into_iter().chain(halves);
+        let mut sizes: Vec<usize> = sizes
+            .take_while(|size| *size > 0)
+            .map(|size| size.min(max.max(1)))
+            .collect();
+        sizes.dedup();
+        sizes
     }
 
-    /// Records that a test was rejected while the scheduler had this number of jobs.
-    pub fn set_limit(&mut self, count: Count) {
-        if count.is_exact {
-            (self.limit, self.is_limit_known) = (count.jobs, count.is_complete);
+    /// Records that jobs of the class have ended.
+    pub fn places_freed(&mut self, places: usize) {
+        self.freed += places;
+    }
+
+    /// Records that a test was rejected, or a job.
+    pub fn limit_met(&mut self) {
+        (self.freed, self.more, self.granted, self.left) = (0, 0, 0, 0);
+    }
+
+    /// Grants the jobs of a test that was accepted. False if there is no limit that matters.
+    pub fn grant(&mut self, grant: Grant, now: Instant) -> bool {
+        let Grant { jobs, is_cut } = grant;
+        if is_cut {
+            self.limit_met();
         } else {
-            self.limit = count.jobs.min(self.limit);
+            self.freed = self.freed.saturating_sub(jobs);
+            self.more = jobs.saturating_mul(GROWTH);
         }
-        self.stop_growth();
+        (self.left, self.granted_at) = (jobs, Some(now));
+        self.granted += jobs;
+        self.granted < SLOW_START_DONE
     }
 
-    fn stop_growth(&mut self) {
-        (self.next_grant, self.single_grants, self.left) = (1, 0, 0);
-    }
-
-    /// Grants more after a test that was accepted beside this number of jobs. False if there is no
-    /// limit that matters.
-    pub fn grant(&mut self, count: Count, now: Instant) -> bool {
-        self.granted_at = Some(now);
-        self.left = self.limit.saturating_sub(count.jobs);
-        if self.left == 0 {
-            self.left = self.next_grant;
-            // Where jobs have ended unseen, an accepted test proves less.
-            if (count.is_exact && self.is_limit_known) || self.single_grants >= MAX_SINGLE_GRANTS {
-                self.next_grant *= 2;
-            } else {
-                self.single_grants += 1;
-            }
-        }
-        self.next_grant <= SLOW_START_DONE
+    /// Whether containers wait that may be submitted now.
+    pub fn has_room(&self) -> bool {
+        self.left > 0 && self.is_wanted
     }
 
     /// Whether this container may be submitted now.
@@ -318,7 +315,7 @@ impl SlowStart {
     /// Records that the container was rejected: others took its place. A test shows the limit.
     pub fn rejected(&mut self, container: &ContainerUuid) {
         self.in_flight.remove(container);
-        self.stop_growth();
+        self.limit_met();
     }
 
     /// Whether the class did not need its last grant for a while.
@@ -339,14 +336,6 @@ impl SlowStart {
 mod tests {
     use super::*;
 
-    fn exact(jobs: usize) -> Count {
-        Count {
-            jobs,
-            is_exact: true,
-            is_complete: true,
-        }
-    }
-
     #[test]
     fn tests_back_off() {
         let start = Instant::now();
@@ -359,7 +348,7 @@ mod tests {
                 backoff.record_test(None, now);
             }
         }
-        assert_eq!(tested_at, [5, 15, 35, 75, 135, 195, 255]);
+        assert_eq!(tested_at, [5, 15, 35, 65, 95, 125, 155, 185, 215, 245, 275]);
         backoff.record_test(Some("still no".into()), start);
         let reason = backoff.deferral_reason("it", &ContainerUuid::generate("zzzzz"), start);
         assert_eq!(
@@ -387,45 +376,57 @@ mod tests {
         assert_eq!(tried, [10, 30, 70]);
     }
 
+    fn whole(jobs: usize) -> Grant {
+        Grant {
+            jobs,
+            is_cut: false,
+        }
+    }
+
     #[test]
-    fn grants_fill_the_limit_and_grow_beyond_it() {
+    fn a_grant_is_what_was_tested() {
         let now = Instant::now();
         let all: Vec<_> = (0..64).map(|_| ContainerUuid::generate("zzzzz")).collect();
-        let mut slow_start = SlowStart::new(exact(7));
-        let take = |slow_start: &mut SlowStart, jobs| {
-            assert!(slow_start.is_used_up(now) && slow_start.grant(exact(jobs), now));
+        let mut slow_start = SlowStart::new(true);
+        // Jobs that end before a test, the places that there are, and jobs that are granted.
+        let rows = [
+            (0, 99, 1),
+            (0, 99, 5),
+            (3, 99, 23),
+            (0, 99, 32),
+            (40, 99, 32),
+            (0, 20, 8),
+            (0, 99, 1),
+            (9, 99, 13),
+            (9, 9, 9),
+            (9, 3, 2),
+        ];
+        for (n, (ended, places, expected)) in rows.into_iter().enumerate() {
+            assert!(slow_start.is_used_up(now), "{n}");
+            slow_start.places_freed(ended);
+            let sizes = slow_start.test_sizes(32);
+            let jobs = *sizes.iter().find(|size| **size <= places).unwrap();
+            let is_cut = jobs < sizes[0];
+            assert!(slow_start.grant(Grant { jobs, is_cut }, now), "{n}");
             let free = |container: &&ContainerUuid| slow_start.try_admit(container, now);
             let admitted: Vec<_> = all.iter().filter(free).collect();
+            assert_eq!(admitted.len(), expected, "{n}");
             for container in &admitted {
                 assert!(!slow_start.is_used_up(now));
                 assert!(slow_start.try_admit(container, now), "asked again");
                 slow_start.accepted(container);
             }
-            admitted.len()
-        };
-        // Jobs, and what is granted beside them.
-        for (jobs, expected) in [(4, 3), (0, 7), (7, 1), (8, 2), (10, 4), (6, 1), (14, 8)] {
-            assert_eq!(take(&mut slow_start, jobs), expected, "beside {jobs}");
         }
-        slow_start.set_limit(exact(20));
-        for (jobs, expected) in [
-            (20, 1),
-            (21, 2),
-            (23, 4),
-            (27, 8),
-            (35, 16),
-            (51, 32),
-            (83, 64),
-        ] {
-            assert_eq!(take(&mut slow_start, jobs), expected, "beside {jobs}");
-        }
-        assert!(!slow_start.grant(exact(147), now));
+        slow_start.is_wanted = true;
+        assert!(!slow_start.has_room());
         slow_start.rejected(&all[0]);
-        slow_start.set_limit(exact(5));
+        assert_eq!(slow_start.test_sizes(32), [1]);
+        assert_eq!(slow_start.test_sizes(0), [1]);
+        assert!(slow_start.grant(whole(127), now) && slow_start.has_room());
+        assert!(!slow_start.grant(whole(1), now));
+        assert!(!slow_start.is_idle(now) && slow_start.is_idle(now + ADMISSION_TTL));
+        slow_start.limit_met();
         assert!(slow_start.is_used_up(now) && !slow_start.is_idle(now + ADMISSION_TTL));
-        assert!(slow_start.grant(exact(5), now) && !slow_start.is_idle(now));
-        assert!(slow_start.is_idle(now + ADMISSION_TTL));
-        assert!(slow_start.try_admit(&all[0], now) && !slow_start.try_admit(&all[1], now));
     }
 
     /// Another dispatcher locked it.
@@ -433,8 +434,8 @@ mod tests {
     fn an_admission_without_a_result_expires() {
         let now = Instant::now();
         let container = ContainerUuid::generate("zzzzz");
-        let mut slow_start = SlowStart::new(exact(0));
-        assert!(slow_start.grant(exact(0), now) && slow_start.try_admit(&container, now));
+        let mut slow_start = SlowStart::new(true);
+        assert!(slow_start.grant(whole(1), now) && slow_start.try_admit(&container, now));
         let before = now + ADMISSION_TTL - Duration::from_millis(1);
         assert!(!slow_start.is_used_up(before) && slow_start.is_used_up(now + ADMISSION_TTL));
     }

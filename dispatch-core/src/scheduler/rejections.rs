@@ -10,15 +10,14 @@
 //! accepts that job as another user's ([`testers`]), those of this user wait. Otherwise only
 //! containers with exactly the same needs wait.
 //!
-//! When a job of such a class ends, the next test is due. An accepted test allows as many jobs as
-//! the scheduler had at the rejected one, or a few more ([`SlowStart`]). So a limit that stays is
-//! kept full, and costs no further lock. Jobs are counted by the listing before the test, because
-//! the dispatcher hears of an end sooner or later than the scheduler counts it.
+//! When a job of such a class ends, the next test is due. A test is for as many jobs as may have
+//! room, and an accepted one allows these (`SlowStart` of `rejection_backoff`). So a limit that
+//! stays is kept full, and costs no further lock.
 //!
 //! A restarted dispatcher knows no rejections, and each submission costs one of the few locks that
 //! the server allows. So a container that was locked before is tested first, unless such jobs were
 //! accepted since the start. While there are jobs of the process before, jobs of each class are
-//! submitted one by one at first, each after a test.
+//! submitted only as far as a test was accepted for them.
 
 mod state;
 mod testers;
@@ -34,7 +33,7 @@ use crate::model::resources::ResourceRequest;
 use crate::model::scheduling::Candidate;
 use crate::model::world::Job;
 use crate::scheduler::SubmitRequest;
-use crate::scheduler::rejection_backoff::JobClass;
+use crate::scheduler::rejection_backoff::{Grant, JobClass};
 use crate::scheduler::test_submission::{TestResult, TestSubmission};
 
 use self::state::RejectionState;
@@ -88,7 +87,7 @@ impl Rejections {
                 JobClass::OfUser(_) => tokio::time::sleep(T::SETTLE_TIME).await,
                 JobClass::Exactly(_) => {}
             }
-            match tester.test_submission(&test_needs).await {
+            match tester.test_submission(&test_needs, 1).await {
                 TestResult::Rejected(reason) => {
                     return self
                         .state
@@ -101,27 +100,39 @@ impl Rejections {
         }
     }
 
-    /// Tests the classes whose back-off has expired. Best just after a listing: what the answers
-    /// mean depends on the number of jobs.
+    /// Tests the classes whose back-off has expired. What the scheduler does not take at once is
+    /// tried in smaller numbers, down to one job.
     pub async fn retest<T: TestSubmission>(&self, tester: &T) {
         let now = Instant::now();
-        let (due, tests): (Vec<JobClass>, Vec<ResourceRequest>) = {
+        let due: Vec<(JobClass, ResourceRequest, Vec<usize>)> = {
             let mut state = self.state.lock();
             let due = state.due(now).into_iter();
             due.map(|class| {
                 let needs = state.next_test_of(&class);
-                (class, needs)
+                let sizes = state.test_sizes(&class, tester.max_test_jobs());
+                (class, needs, sizes)
             })
-            .unzip()
+            .collect()
         };
-        let tests_running = tests
-            .iter()
-            .map(|test_needs| tester.test_submission(test_needs));
-        let answers = futures_util::future::join_all(tests_running).await;
-        for (class, answer) in due.iter().zip(answers) {
-            self.state
-                .lock()
-                .apply_test(class, answer, T::SETTLE_TIME, now);
+        let tests = due.iter().map(async |(_, needs, sizes)| {
+            let mut sizes = sizes.iter().copied();
+            let (mut jobs, mut is_cut) = (sizes.next().unwrap_or(1), false);
+            loop {
+                let answer = tester.test_submission(needs, jobs).await;
+                let smaller = sizes
+                    .next()
+                    .filter(|_| matches!(answer, TestResult::Rejected(_)));
+                let Some(smaller) = smaller else {
+                    return (answer, Grant { jobs, is_cut });
+                };
+                (jobs, is_cut) = (smaller, true);
+            }
+        });
+        let answers = futures_util::future::join_all(tests).await;
+        for ((class, ..), (answer, grant)) in due.iter().zip(answers) {
+            tracing::debug!(jobs = grant.jobs, ?answer, "tested submissions {class}");
+            let mut state = self.state.lock();
+            state.apply_test(class, answer, grant, T::SETTLE_TIME, now);
         }
     }
 
@@ -147,7 +158,7 @@ impl Rejections {
 
     /// Whether a job that is charged like this one exists.
     pub fn has_jobs_like(&self, needs: &ResourceRequest) -> bool {
-        self.state.lock().count(&ChargeClass::of(needs)).jobs > 0
+        self.state.lock().has_jobs(&ChargeClass::of(needs))
     }
 
     /// Records a complete listing that began at this time: which jobs exist. A container may be
@@ -169,13 +180,13 @@ impl Rejections {
     }
 
     /// Number of kinds of jobs that the scheduler rejects now, or takes only a few of.
-    pub fn rejected_kinds(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.state.lock().rejected_kinds()
     }
 
-    /// Whether containers wait for a test that may run now.
-    pub fn has_due_tests(&self) -> bool {
-        !self.state.lock().due(Instant::now()).is_empty()
+    /// Whether containers wait for a test that may run now, or may be submitted after one.
+    pub fn awaits_poll(&self) -> bool {
+        self.state.lock().awaits_poll(Instant::now())
     }
 
     /// Message with which the scheduler rejected this attempt.

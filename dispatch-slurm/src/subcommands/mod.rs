@@ -87,7 +87,7 @@ impl subcommands::DispatcherCommands for Commands<'_> {
     }
 
     async fn refusal(&self, scheduler: &Slurm, needs: &ResourceRequest) -> Option<String> {
-        match scheduler.test_submission(needs).await {
+        match scheduler.test_submission(needs, 1).await {
             TestResult::Rejected(words) => Some(words),
             TestResult::Accepted | TestResult::Unknown => None,
         }

@@ -11,12 +11,24 @@ use crate::job_comment;
 use crate::query::partition_times::PartitionTimes;
 use crate::settings::Settings;
 use crate::slurm::Slurm;
+use crate::submit::job_array::ArrayLimit;
 use crate::submit::sbatch::{ROOM_TO_RAISE, SbatchJob};
 
+/// Maximum number of jobs of one test.
+const MAX_TEST_JOBS: usize = 32;
+
 impl TestSubmission for Slurm {
-    async fn test_submission(&self, needs: &ResourceRequest) -> TestResult {
+    /// An array counts as its elements.
+    fn max_test_jobs(&self) -> usize {
+        match *self.array_limit.lock() {
+            ArrayLimit::AtMost(elements) => elements.min(MAX_TEST_JOBS),
+            ArrayLimit::Unused | ArrayLimit::Unknown => MAX_TEST_JOBS,
+        }
+    }
+
+    async fn test_submission(&self, needs: &ResourceRequest, jobs: usize) -> TestResult {
         let times = self.capacity.times(needs);
-        run_test(&self.settings, needs, times).await
+        run_test(&self.settings, needs, times, jobs).await
     }
 }
 
@@ -30,17 +42,21 @@ pub async fn test_arguments(settings: &Settings, arguments: &[String]) -> TestRe
         ram: 64 << 20,
         ..ResourceRequest::default()
     };
-    run_test(&settings, &needs, PartitionTimes::default()).await
+    run_test(&settings, &needs, PartitionTimes::default(), 1).await
 }
 
 async fn run_test(
     settings: &Settings,
     needs: &ResourceRequest,
     times: PartitionTimes,
+    jobs: usize,
 ) -> TestResult {
-    let Some(command) = test_command(settings, needs, times) else {
+    let Some(mut command) = test_command(settings, needs, times) else {
         return TestResult::Unknown;
     };
+    if jobs > 1 {
+        command = command.args([format!("--array=0-{}", jobs - 1)]);
+    }
     match command.timeout(TEST_TIMEOUT).run_checked().await {
         Ok(answer) => classify_answer(&answer.stdout, &answer.stderr),
         // A site's rule may use the words of an outage. The outage would stop other commands too.

@@ -14,7 +14,7 @@ use arvados_client::{ContainerUuid, TokenUuid};
 use crate::model::charge_class::ChargeClass;
 use crate::model::resources::ResourceRequest;
 use crate::model::scheduling::Candidate;
-use crate::scheduler::rejection_backoff::{Count, JobClass, RejectionBackoff, SlowStart};
+use crate::scheduler::rejection_backoff::{Grant, JobClass, RejectionBackoff, SlowStart};
 use crate::scheduler::rejections::testers::Testers;
 
 /// Maximum number of rejected classes; containers of further classes are submitted as usual.
@@ -43,8 +43,6 @@ pub struct RejectionState {
     jobs: HashMap<ContainerUuid, (ChargeClass, Instant)>,
     /// Number of these of each class.
     jobs_of: HashMap<ChargeClass, usize>,
-    /// Whether no job was accepted since the newest listing.
-    is_listed: bool,
     /// Jobs of the newest listing that this process did not submit, as far as it knows: a process
     /// before it did, or the answer was lost. Their classes are unknown.
     uncounted: HashSet<ContainerUuid>,
@@ -72,7 +70,7 @@ impl RejectionState {
         // A limit that stays is told once.
         let is_told = match &class {
             JobClass::Charged(charge) => {
-                let new = SlowStart::new(self.count(charge));
+                let new = SlowStart::new(true);
                 let before = self.slow_starts.insert(charge.clone(), new);
                 self.testers_of(charge).hold(needs);
                 before.is_some_and(|before| before.is_told)
@@ -118,7 +116,7 @@ impl RejectionState {
         let is_full = self.slow_starts.len() >= MAX_CAUTIOUS_CLASSES;
         if !is_full && remember(&mut self.known, charge.clone()) {
             let slow_start = self.slow_starts.entry(charge);
-            slow_start.or_insert_with(SlowStart::cautious);
+            slow_start.or_insert_with(|| SlowStart::new(false));
         }
     }
 
@@ -126,8 +124,8 @@ impl RejectionState {
         remember(&mut self.accepted, needs.untried());
     }
 
-    /// A job of the class was accepted, or would be, beside this number of its jobs.
-    pub(super) fn accept_class(&mut self, class: &JobClass, jobs: Count, now: Instant) {
+    /// Jobs of the class would be accepted, or one was.
+    pub(super) fn accept_class(&mut self, class: &JobClass, grant: Grant, now: Instant) {
         let before = self.backoffs.remove(class);
         let is_free = match class {
             JobClass::OfUser(_) | JobClass::Exactly(_) => {
@@ -135,7 +133,7 @@ impl RejectionState {
             }
             JobClass::Charged(charge) => {
                 let slow_start = self.slow_starts.get_mut(charge);
-                let is_free = slow_start.is_some_and(|slow_start| !slow_start.grant(jobs, now));
+                let is_free = slow_start.is_some_and(|slow_start| !slow_start.grant(grant, now));
                 let freed = is_free.then(|| self.slow_starts.remove(charge));
                 freed.flatten().is_some_and(|slow_start| slow_start.is_told)
             }
@@ -145,12 +143,19 @@ impl RejectionState {
         }
     }
 
-    pub(super) fn count(&self, charge: &ChargeClass) -> Count {
-        Count {
-            jobs: self.jobs_of.get(charge).copied().unwrap_or_default(),
-            is_exact: self.is_listed,
-            is_complete: self.uncounted.is_empty(),
-        }
+    pub(super) fn has_jobs(&self, charge: &ChargeClass) -> bool {
+        self.jobs_of.contains_key(charge)
+    }
+
+    /// Whether containers wait for a test that may run now, or may be submitted after one.
+    pub(super) fn awaits_poll(&mut self, now: Instant) -> bool {
+        let is_due = !self.due(now).is_empty();
+        let is_settling = |(class, backoff): (&JobClass, &RejectionBackoff)| {
+            class.charged().is_some() && backoff.is_accepted()
+        };
+        is_due
+            || self.backoffs.iter().any(is_settling)
+            || self.slow_starts.values().any(SlowStart::has_room)
     }
 
     pub(super) fn submission_rejected(
@@ -174,11 +179,15 @@ impl RejectionState {
         for container in ended {
             self.job_ended(&container, began);
         }
-        self.is_listed = true;
-        if self.uncounted.iter().any(|job| !live.contains(job)) {
+        for slow_start in self.slow_starts.values_mut() {
+            slow_start.is_wanted = false;
+        }
+        let ended = self.uncounted.iter().filter(|job| !live.contains(*job));
+        let ended = ended.count();
+        if ended > 0 {
             let charged = self.backoffs.keys().filter_map(JobClass::charged);
             for charge in charged.cloned().collect::<Vec<_>>() {
-                self.place_freed(&charge, began);
+                self.places_freed(&charge, ended, began);
             }
         }
         let uncounted = live.iter().filter(|job| !self.jobs.contains_key(**job));
@@ -195,11 +204,14 @@ impl RejectionState {
         if *count == 0 {
             self.jobs_of.remove(&charge);
         }
-        self.place_freed(&charge, now);
+        self.places_freed(&charge, 1, now);
     }
 
-    /// There may be room for another job of the class.
-    fn place_freed(&mut self, charge: &ChargeClass, now: Instant) {
+    /// There may be room for other jobs of the class.
+    fn places_freed(&mut self, charge: &ChargeClass, places: usize, now: Instant) {
+        if let Some(slow_start) = self.slow_starts.get_mut(charge) {
+            slow_start.places_freed(places);
+        }
         let class = JobClass::Charged(charge.clone());
         if let Some(backoff) = self.backoffs.get_mut(&class) {
             backoff.test_soon(now);
@@ -210,6 +222,21 @@ impl RejectionState {
     }
 
     pub(super) fn deferral(
+        &mut self,
+        scheduler: &str,
+        candidate: &Candidate,
+        now: Instant,
+    ) -> Option<String> {
+        let reason = self.reason_to_wait(scheduler, candidate, now);
+        if reason.is_some()
+            && let Some(slow_start) = self.slow_starts.get_mut(&ChargeClass::of(&candidate.needs))
+        {
+            slow_start.is_wanted = true;
+        }
+        reason
+    }
+
+    fn reason_to_wait(
         &mut self,
         scheduler: &str,
         candidate: &Candidate,
@@ -269,7 +296,6 @@ impl RejectionState {
         now: Instant,
     ) {
         self.remember_accepted(needs);
-        self.is_listed = false;
         let charge = ChargeClass::of(needs);
         remember(&mut self.known, charge.clone());
         self.testers_of(&charge).accepted(needs);
@@ -277,7 +303,6 @@ impl RejectionState {
         if self.jobs.insert(container.clone(), job).is_none() {
             *self.jobs_of.entry(charge.clone()).or_default() += 1;
         }
-        let jobs = self.count(&charge);
         if let Some(slow_start) = self.slow_starts.get_mut(&charge) {
             slow_start.accepted(container);
         }
@@ -288,7 +313,11 @@ impl RejectionState {
                 is_untested || backoff.is_real_try(container)
             });
             if is_new {
-                self.accept_class(&class, jobs, now);
+                let one = Grant {
+                    jobs: 1,
+                    is_cut: true,
+                };
+                self.accept_class(&class, one, now);
             }
         }
     }

@@ -12,7 +12,7 @@ use super::{
 use crate::model::charge_class::{ChargeClass, UserClass};
 use crate::model::owner::KnownCharge;
 use crate::model::resources::ResourceRequest;
-use crate::scheduler::rejection_backoff::{Count, JobClass, RejectionBackoff};
+use crate::scheduler::rejection_backoff::{Grant, JobClass, RejectionBackoff};
 use crate::scheduler::rejections::testers::Testers;
 use crate::scheduler::test_submission::TestResult;
 
@@ -38,6 +38,19 @@ impl RejectionState {
         with_charge(class.test_needs(), testers.and_then(Testers::next))
     }
 
+    /// Numbers of jobs of the next test of a class, each for the case that the one before is
+    /// rejected: at most `max`, and at last one.
+    pub(in crate::scheduler::rejections) fn test_sizes(
+        &self,
+        class: &JobClass,
+        max: usize,
+    ) -> Vec<usize> {
+        let slow_start = class
+            .charged()
+            .and_then(|charge| self.slow_starts.get(charge));
+        slow_start.map_or_else(|| vec![1], |slow_start| slow_start.test_sizes(max))
+    }
+
     /// Makes a test due for the classes that have used up what the last one allowed.
     pub(in crate::scheduler::rejections) fn test_used_up(&mut self, now: Instant) {
         let idle = self
@@ -54,31 +67,26 @@ impl RejectionState {
         }
     }
 
-    /// Applies the result of a test. An accepted class is free after `settle_time`.
+    /// Applies the result of a test: `grant` if it was accepted, and then after `settle_time`.
     pub(in crate::scheduler::rejections) fn apply_test(
         &mut self,
         class: &JobClass,
         result: TestResult,
+        grant: Grant,
         settle_time: Duration,
         now: Instant,
     ) {
         match result {
             TestResult::Accepted => {
-                let jobs = match class {
-                    JobClass::Charged(charge) => {
-                        let testers = self.testers.get_mut(charge);
-                        let refused = testers.and_then(Testers::test_accepted);
+                if let JobClass::Charged(charge) = class {
+                    let testers = self.testers.get_mut(charge);
+                    let refused = testers.and_then(Testers::test_accepted);
+                    if refused.is_some() {
                         self.test_refused_user(charge, refused, now + settle_time);
-                        self.count(charge)
                     }
-                    JobClass::OfUser(_) | JobClass::Exactly(_) => Count {
-                        jobs: 0,
-                        is_exact: false,
-                        is_complete: false,
-                    },
-                };
+                }
                 if let Some(backoff) = self.backoffs.get_mut(class) {
-                    backoff.record_acceptance(now + settle_time, jobs);
+                    backoff.record_acceptance(now + settle_time, grant);
                 }
                 self.accept_settled(now);
             }
@@ -90,11 +98,10 @@ impl RejectionState {
                     }
                     JobClass::Exactly(_) => false,
                     JobClass::Charged(charge) => {
-                        let jobs = self.count(charge);
                         self.testers_of(charge).test_refused();
                         let slow_start = self.slow_starts.get_mut(charge);
                         slow_start.is_some_and(|slow_start| {
-                            slow_start.set_limit(jobs);
+                            slow_start.limit_met();
                             std::mem::replace(&mut slow_start.is_told, true)
                         })
                     }
@@ -151,11 +158,11 @@ impl RejectionState {
         let due: HashSet<ChargeClass> = self.backoffs.iter().filter_map(is_due).collect();
         let is_free = |class: &JobClass| class.charged().is_none_or(|charge| !due.contains(charge));
         let settled = self.backoffs.iter().filter(|(class, _)| is_free(class));
-        let settled: Vec<(JobClass, Count)> = settled
+        let settled: Vec<(JobClass, Grant)> = settled
             .filter_map(|(class, backoff)| Some((class.clone(), backoff.settled(now)?)))
             .collect();
-        for (class, jobs) in settled {
-            self.accept_class(&class, jobs, now);
+        for (class, grant) in settled {
+            self.accept_class(&class, grant, now);
             if let JobClass::Exactly(needs) = &class {
                 self.remember_accepted(needs);
             }

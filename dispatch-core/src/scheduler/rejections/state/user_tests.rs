@@ -6,6 +6,7 @@ use std::time::Duration;
 use arvados_client::UserUuid;
 use proptest::prelude::*;
 
+use super::tests::test;
 use super::*;
 use crate::model::charge_class::UserClass;
 use crate::model::owner::{Charge, Owner};
@@ -67,7 +68,10 @@ impl Site {
         for class in self.state.due(now) {
             let needs = self.state.next_test_of(&class);
             let answer = self.answer(&needs);
-            self.state.apply_test(&class, answer, Duration::ZERO, now);
+            let places = self.limit.saturating_sub(self.jobs.len());
+            let (_, grant) = test(&self.state.test_sizes(&class, 8), places);
+            let state = &mut self.state;
+            state.apply_test(&class, answer, grant, Duration::ZERO, now);
         }
     }
 
@@ -178,6 +182,21 @@ proptest! {
             prop_assert!(*refused <= 2 * OFFERED, "user {user}: {:?}", site.refused);
         }
     }
+}
+
+/// The test of a class tells enough where no user was refused.
+#[test]
+fn nobody_is_tested_who_was_not_refused() {
+    let now = Instant::now();
+    let mut state = RejectionState::default();
+    state.start_cautiously(ChargeClass::of(&of(1)));
+    let class = JobClass::Charged(ChargeClass::of(&of(1)));
+    assert_eq!(state.due(now), std::slice::from_ref(&class));
+    let grant = test(&[1], 1).1;
+    let settle_time = Duration::from_secs(4);
+    state.apply_test(&class, TestResult::Accepted, grant, settle_time, now);
+    assert_eq!(state.due(now + settle_time), []);
+    assert!(state.backoffs.is_empty(), "{:?}", state.backoffs);
 }
 
 /// A user with any number of refused kinds of jobs delays the test of another by one round.
