@@ -48,6 +48,13 @@ const SCHEDD_ERRORS: [&str; 9] = [
     "timed out",
     "timeout",
 ];
+/// Phrases for a schedd to which there is no connection, so that it was not asked.
+const UNREACHED: [&str; 4] = [
+    "find address of schedd",
+    "find address of local schedd",
+    "connect to local queue manager",
+    "connect to queue manager",
+];
 /// Sources of errors of the network between condor_submit and the schedd.
 const NETWORK: [&str; 3] = ["CEDAR:", "SECMAN:", "AUTHENTICATE:"];
 /// Phrases for a description that condor_submit cannot read.
@@ -68,6 +75,13 @@ pub fn summarize(message: &str) -> String {
         error
     };
     error.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Whether the schedd was certainly not asked, as far as the words tell: a rule of the site may use
+/// them too.
+pub fn is_unreached(failure: &CommandFailure) -> bool {
+    let text = failure.to_string();
+    UNREACHED.iter().any(|phrase| text.contains(phrase))
 }
 
 /// Classifies a failed `condor_submit`.

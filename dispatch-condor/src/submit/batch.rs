@@ -13,7 +13,7 @@ use dispatch_core::scheduler::{SchedulerError, SubmitRequest};
 use futures_util::{StreamExt, stream};
 
 use crate::condor::Condor;
-use crate::error::{NAME, SubmitFault, classify, summarize};
+use crate::error::{NAME, SubmitFault, classify, is_unreached, summarize};
 use crate::submit::admin_lines::RequestedKinds;
 use crate::submit::bisect::Bisect;
 use crate::submit::description::{DescriptionError, DescriptionParams, Item};
@@ -221,6 +221,9 @@ impl Condor {
                 }
                 fault @ (SubmitFault::Unknown | SubmitFault::Schedd) => {
                     let rejects = self.rejects(&failure).await;
+                    if !rejects && is_unreached(&failure) {
+                        break;
+                    }
                     if rejects || fault == SubmitFault::Unknown {
                         self.suspect_groups.lock().record_failed(part);
                     }

@@ -119,9 +119,9 @@ pub enum SchedulerError {
         /// What failed, and what to do.
         detail: String,
     },
-    /// The scheduler was not asked, because the submission of other jobs failed. The attempt
-    /// continues.
-    #[error("the job of {container} was not submitted after another submission had failed")]
+    /// The scheduler was not asked, because it cannot be reached, or the submission of other jobs
+    /// failed. The attempt continues.
+    #[error("the scheduler was not asked to run the job of {container}")]
     NotTried {
         /// Container of the job.
         container: ContainerUuid,

@@ -11,7 +11,10 @@ use crate::job_comment;
 use crate::query::partition_times::PartitionTimes;
 use crate::slurm::Slurm;
 use crate::submit::sbatch::{ROOM_TO_RAISE, SbatchJob};
-use crate::submit::test_only::one_line;
+use crate::submit::test_only::{answers, one_line};
+
+/// What sbatch says if no slurmctld accepted its connection, so that none was asked.
+const UNREACHED: &str = "Unable to contact slurm controller (connect failure)";
 
 impl Slurm {
     /// Submits one job and records its id. A failure makes the capacity suspect, and is remembered
@@ -82,6 +85,13 @@ impl Slurm {
             .map_err(|error| refused(error.to_string()))?;
         let command = self.settings.sbatch_command(arguments, script);
         let command = command.timeout(self.command_timeout);
-        submit_with_token(NAME, order, &dir, command, ";").await
+        match submit_with_token(NAME, order, &dir, command, ";").await {
+            Err(SchedulerError::Ambiguous { detail, .. })
+                if detail.contains(UNREACHED) && !answers(&self.settings).await =>
+            {
+                Err(SchedulerError::NotTried { container })
+            }
+            submitted => submitted,
+        }
     }
 }

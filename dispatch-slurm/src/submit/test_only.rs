@@ -70,7 +70,7 @@ async fn run_test(
 }
 
 /// Whether slurmctld answers now.
-async fn answers(settings: &Settings) -> bool {
+pub async fn answers(settings: &Settings) -> bool {
     let user = rustix::process::getuid().as_raw().to_string();
     let squeue = settings.client("squeue").timeout(TEST_TIMEOUT);
     let squeue = squeue.args(["--noheader", "--format=%i", "--user", &user]);

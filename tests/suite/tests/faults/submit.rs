@@ -120,6 +120,40 @@ async fn refused_in_the_words_of_an_outage(backend: Backend) {
 }
 on_every_scheduler!(refused_in_the_words_of_an_outage);
 
+/// No attempt is given up for a scheduler that was not asked.
+async fn the_scheduler_is_not_reached(backend: Backend) {
+    let fixture = running(backend).up().await;
+    let say = match backend.is_slurm() {
+        true => {
+            "sbatch: error: Batch job submission failed: \
+             Unable to contact slurm controller (connect failure)"
+        }
+        false => "ERROR: Can't find address of local schedd",
+    };
+    let away = |command| {
+        let say = say.into();
+        Rule::every(command, Fault::Refuse { status: 1, say })
+    };
+    // Listings work again before submissions do.
+    let asks = if backend.is_slurm() {
+        "--format=%i"
+    } else {
+        "ClusterId == 0"
+    };
+    let submit = backend.submit_command();
+    fixture
+        .fake
+        .faults([away(submit), away(backend.list_command()).having(asks)]);
+    let container = fixture.submit().await;
+    let is_tried_again = || fixture.fake.count(submit) >= 3;
+    fixture
+        .wait_for("further submissions", is_tried_again)
+        .await;
+    fixture.fake.faults([]);
+    fixture.complete(&container, 1).await;
+}
+on_every_scheduler!(the_scheduler_is_not_reached);
+
 async fn the_end_of_its_answer_is_missing(backend: Backend) {
     let says = match backend.is_slurm() {
         // "1\n" is all of it.
