@@ -96,8 +96,8 @@ Environment:
 Jobs:
   A job is a container request. Wherever ID is asked for, its number, its uuid (-xvhdp-) or its container's
   uuid (-dz642-) can be given. Numbers are kept in the request's properties (dispatch_id, dispatch_user) on
-  the server, count up for each user, and are the same on every machine; jobs submitted by other programs
-  have none.";
+  the server, count up for each user, and are the same on every machine. Jobs of projects and of workflow
+  steps have none, and with a real Arvados, jobs that other programs submitted.";
 
 #[cfg(test)]
 mod tests {

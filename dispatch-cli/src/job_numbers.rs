@@ -21,6 +21,12 @@ const OWN_PREFIX: &str = "dispatch_";
 /// Age up to which another process may still be choosing the number of a request.
 const MAX_NUMBERING_TIME: Duration = Duration::from_secs(60);
 
+/// Whether the server gives each request of the user a number. A number is chosen here otherwise.
+pub async fn are_given(client: &Client) -> Result<bool, CliError> {
+    let discovery = client.discovery().await?;
+    Ok(discovery.extra.get("jobNumbers").and_then(Value::as_str) == Some("given"))
+}
+
 /// Restricts a query to what this user submitted with `dispatch submit`.
 pub fn submitted_by(query: Query, user: &str) -> Query {
     query

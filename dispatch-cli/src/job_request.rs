@@ -104,13 +104,17 @@ pub async fn submit(args: &JobFlags, session: &Session) -> Result<Job, CliError>
     Ok(job)
 }
 
-/// Commits a request with the next free number of the user.
+/// Commits a request with the next number of the user.
 pub async fn commit_numbered(
     client: &Client,
     mut attributes: Value,
     image: &str,
 ) -> Result<Job, CliError> {
     let user = client.current_user().await?.uuid.to_string();
+    if job_numbers::are_given(client).await? {
+        let request = commit(client, attributes, image).await?;
+        return Ok(Job::new(request, None, &user));
+    }
     let number = job_numbers::next_number(client, &user).await?;
     attributes["properties"] = job_numbers::number_properties(&user, number);
     let request = commit(client, attributes, image).await?;

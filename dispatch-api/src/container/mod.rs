@@ -5,6 +5,7 @@ pub mod cost;
 pub mod create;
 pub mod finalize;
 pub mod image;
+pub mod job_number;
 pub mod lifecycle;
 pub mod mounts;
 pub mod ports;

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{constraints, create, finalize, mounts, ports, priority, request_logs};
+use super::{constraints, create, finalize, job_number, mounts, ports, priority, request_logs};
 use crate::auth::{Caller, Identity, permission};
 use crate::blocks::STORAGE_CLASS;
 use crate::error::{ApiError, Result};
@@ -54,6 +54,7 @@ pub fn create(tx: &Tx<'_>, caller: &Caller, attributes: &Map<String, Value>) -> 
     }
     permission::set_owner(tx.conn, caller, &mut request)?;
     set_requesting_container(tx, caller, &mut request)?;
+    job_number::give(tx, caller, &mut request)?;
     let wanted = request.text("state").to_owned();
     if !["Uncommitted", "Committed"].contains(&wanted.as_str()) {
         return Err(wrong_transition("nil", &wanted));
@@ -102,6 +103,7 @@ pub fn update(
         &WRITE_ONLY_ATTRIBUTES,
     )?;
     permission::require_owners(tx.conn, caller, &old, &new)?;
+    job_number::keep(tx, &old, &mut new);
     let (from, to) = (old.text("state").to_owned(), new.text("state").to_owned());
     match (from.as_str(), to.as_str()) {
         ("Uncommitted", "Uncommitted" | "Committed") => {

@@ -13,6 +13,7 @@ const LAYOUT_MIGRATIONS: &[&str] = &[
     include_str!("0004_trash_of_projects.sql"),
     include_str!("0005_image_links.sql"),
     include_str!("0006_reach_version.sql"),
+    include_str!("0007_job_numbers.sql"),
 ];
 
 #[derive(Debug, thiserror::Error)]

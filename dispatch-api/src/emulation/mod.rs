@@ -39,7 +39,7 @@ pub struct Rules {
     /// of their body.
     pub if_match: bool,
     /// Whether bulk requests and signed attempt tokens exist and the discovery document announces
-    /// them.
+    /// them, and jobs have numbers.
     pub extensions: bool,
     /// Whether names of collections and projects may contain a slash.
     pub slash_in_names: bool,

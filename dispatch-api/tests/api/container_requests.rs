@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::fixture::{Fixture, request, submit};
+use crate::fixture::{Fixture, Response, request, submit};
 
 const FOO: &str = ". acbd18db4cc2f85cedef654fccc4a4d8+3 0:3:foo.txt\n";
 
@@ -383,4 +383,58 @@ async fn a_supplied_token_is_used_in_place_of_a_made_one() {
         .await
         .ok();
     plain.get("users/current").await.ok();
+}
+
+/// The number of a request in its properties, and whose it is.
+fn number(request: &Value) -> (Option<u64>, Option<&str>) {
+    let properties = &request["properties"];
+    (
+        properties["dispatch_id"].as_u64(),
+        properties["dispatch_user"].as_str(),
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_request_of_a_user_has_the_next_number_for_good() {
+    let fixture = Fixture::new().await;
+    fixture.image().await;
+    let admin = &fixture.admin;
+    let me = admin.get("users/current").await.ok();
+    let me = me["uuid"].as_str().unwrap();
+    let makes = (0..20).map(|_| submit(admin, json!({"properties": {"a": 1}})));
+    let made = futures_util::future::join_all(makes).await;
+    let made: Vec<Value> = made.into_iter().map(Response::ok).collect();
+    let mut numbers: Vec<_> = made.iter().map(number).collect();
+    numbers.sort_unstable();
+    let expected: Vec<_> = (1..=20).map(|n| (Some(n), Some(me))).collect();
+    assert_eq!(numbers, expected);
+    // A copy, as Workbench makes it, and a change of all properties.
+    let mut copied = made[0]["properties"].clone();
+    copied["dispatch_killed"] = json!(true);
+    copied["dispatch_retry_of"] = made[1]["uuid"].clone();
+    let copy = submit(admin, json!({"properties": copied})).await.ok();
+    assert_eq!(number(&copy), (Some(21), Some(me)));
+    let kept = &copy["properties"];
+    assert_eq!(
+        (&kept["a"], &kept["dispatch_killed"]),
+        (&json!(1), &Value::Null)
+    );
+    assert_eq!(kept["dispatch_retry_of"], made[1]["uuid"]);
+    let path = format!("container_requests/{}", copy["uuid"].as_str().unwrap());
+    let other = json!({"container_request": {"properties": {"dispatch_id": 7, "b": 2}}});
+    let changed = admin.put(&path, other).await.ok();
+    assert_eq!(number(&changed), (Some(21), Some(me)));
+    assert_eq!(changed["properties"]["b"], 2);
+    admin.delete(&path).await.ok();
+    let next = submit(admin, json!({})).await.ok();
+    assert_eq!(
+        number(&next),
+        (Some(22), Some(me)),
+        "no number is given twice"
+    );
+    let project = json!({"group": {"group_class": "project", "name": "p"}});
+    let project = admin.post("groups", project).await.ok();
+    let shared = json!({"owner_uuid": project["uuid"], "properties": {"dispatch_id": 3}});
+    let shared = submit(admin, shared).await.ok();
+    assert_eq!(number(&shared), (None, None));
 }

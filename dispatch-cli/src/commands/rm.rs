@@ -34,7 +34,10 @@ pub async fn run(args: Rm, session: &Session, out: Output) -> Result<Exit, CliEr
     let jobs = args.selection.find(client, Scope::Any).await?;
     let open = jobs::open(client).await?;
     let user = client.current_user().await?;
-    let last_number = job_numbers::next_number(client, user.uuid.as_str()).await? - 1;
+    let last_number = match job_numbers::are_given(client).await? {
+        true => None,
+        false => Some(job_numbers::next_number(client, user.uuid.as_str()).await? - 1),
+    };
     let mut exit = Exit::Ok;
     let mut left_alone = 0;
     let mut removed = 0;
@@ -110,13 +113,14 @@ pub async fn user_of(
     Ok(user.map(Job::name))
 }
 
-/// The request last: if this is interrupted, the job is still there to be removed again.
-async fn remove(client: &Client, job: &Job, last_number: u64) -> Result<(), CliError> {
+/// The request last: if this is interrupted, the job is still there to be removed again. The
+/// `last_number` would be chosen again.
+async fn remove(client: &Client, job: &Job, last_number: Option<u64>) -> Result<(), CliError> {
     let collections = [&job.request.output_uuid, &job.request.log_uuid];
     for uuid in collections.into_iter().flatten() {
         delete(client, &format!("collections/{uuid}")).await?;
     }
-    if job.number == Some(last_number) {
+    if last_number.is_some() && job.number == last_number {
         keep_number(client, job).await?;
     }
     delete(client, &format!("container_requests/{}", job.request.uuid)).await

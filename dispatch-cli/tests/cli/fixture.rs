@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use arvados_client::keep::CollectionWriter;
 use arvados_client::{Client, ContainerUuid, Endpoint, Token};
 use assert_cmd::Command;
-use dispatch_api::{Options, Server};
+use dispatch_api::{Emulate, Options, Server};
 use serde_json::{Value, json};
 use suite_tests::proxy::Proxy;
 use tempfile::TempDir;
@@ -66,10 +66,16 @@ impl CommandResult {
 
 impl Fixture {
     pub async fn new() -> Fixture {
+        Fixture::emulating(Emulate::None).await
+    }
+
+    async fn emulating(emulate: Emulate) -> Fixture {
         let dir = tempfile::tempdir().unwrap();
-        let server = Server::start(&Options::new(dir.path().join("server")))
-            .await
-            .unwrap();
+        let options = Options {
+            emulate,
+            ..Options::new(dir.path().join("server"))
+        };
+        let server = Server::start(&options).await.unwrap();
         let ready = serde_json::to_value(server.ready()).unwrap();
         let token = |who: &str| {
             let text = std::fs::read_to_string(ready["tokens"][who].as_str().unwrap()).unwrap();
@@ -95,6 +101,14 @@ impl Fixture {
     /// A fixture with an image called `tool`.
     pub async fn with_image() -> Fixture {
         Fixture::new().await.add_image().await
+    }
+
+    /// The same as a real Arvados, which numbers no jobs.
+    pub async fn as_arvados_with_image() -> Fixture {
+        Fixture::emulating(Emulate::Arvados3)
+            .await
+            .add_image()
+            .await
     }
 
     /// The same with commands of the administrator, who can also read what containers stored.

@@ -321,8 +321,8 @@ async fn waiting_can_be_limited() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn jobs_of_other_programs_have_no_number_and_can_be_used_all_the_same() {
-    let fixture = Fixture::with_image().await;
+async fn jobs_of_other_programs_have_no_number_in_arvados_and_can_be_used_all_the_same() {
+    let fixture = Fixture::as_arvados_with_image().await;
     let first = fixture.submit("a").await;
     let image = fixture.run(&["--json", "image", "list"]).await.json();
     let made = fixture

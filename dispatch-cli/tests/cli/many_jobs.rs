@@ -148,7 +148,7 @@ async fn a_name_means_the_jobs_with_this_name_alone() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_removed_job_takes_no_place_in_the_list() {
-    let fixture = Fixture::with_image().await;
+    let fixture = Fixture::as_arvados_with_image().await;
     for name in ["a", "b", "c"] {
         fixture.submit(name).await;
     }
@@ -237,7 +237,7 @@ async fn a_job_that_is_being_started_is_not_held() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_copy_that_another_program_made_of_a_job_gets_a_number_of_its_own() {
-    let fixture = Fixture::with_image().await;
+    let fixture = Fixture::as_arvados_with_image().await;
     let job = fixture.submit("a").await;
     fixture.run(&["hold", "1"]).await.ok();
     let shown = fixture.run(&["--json", "show", "1"]).await.json();

@@ -20,6 +20,7 @@ const API_REVISION: &str = "20250402";
 const GATEWAY_AUTH: &str = "gatewayAuth";
 const PERMANENT_FAILURES: &str = "permanentFailures";
 const BAD_OUTPUT_ENTRIES: &str = "badOutputEntries";
+const JOB_NUMBERS: &str = "jobNumbers";
 
 pub fn document(app: &App, host: &str) -> Value {
     let root = format!("https://{host}/");
@@ -111,6 +112,8 @@ fn api_description(rules: &Rules) -> Value {
         about[PERMANENT_FAILURES] = json!("end-requests");
         // An executor saves an output without the entries that cannot be saved.
         about[BAD_OUTPUT_ENTRIES] = json!("leave-out");
+        // Each request of a user's own gets a number that is given once.
+        about[JOB_NUMBERS] = json!("given");
     }
     about
 }
