@@ -220,8 +220,15 @@ impl Condor {
                     continue;
                 }
                 fault @ (SubmitFault::Unknown | SubmitFault::Schedd) => {
+                    let is_first = |first: &&SubmitRequest| {
+                        self.rejections.is_first_unreached(&first.container)
+                    };
+                    let is_unreached = is_unreached(&failure);
+                    if is_unreached && part.first().is_some_and(is_first) {
+                        break;
+                    }
                     let rejects = self.rejects(&failure).await;
-                    if !rejects && is_unreached(&failure) {
+                    if is_unreached && !rejects {
                         break;
                     }
                     if rejects || fault == SubmitFault::Unknown {

@@ -151,6 +151,12 @@ impl Rejections {
         }
     }
 
+    /// Records that the submit command reached no scheduler, as it says. True for the first time:
+    /// a rule of the site may say so each time, which is asked about then.
+    pub fn is_first_unreached(&self, container: &ContainerUuid) -> bool {
+        self.state.lock().unreached.insert(container.clone())
+    }
+
     /// Whether jobs like this one are held back.
     pub fn holds(&self, needs: &ResourceRequest) -> bool {
         self.state.lock().is_rejected(needs)
@@ -198,6 +204,8 @@ impl Rejections {
 
     /// Removes what is recorded of the container. Its job has ended.
     pub fn forget(&self, container: &ContainerUuid) {
-        self.state.lock().messages.remove(container);
+        let mut state = self.state.lock();
+        state.messages.remove(container);
+        state.unreached.remove(container);
     }
 }

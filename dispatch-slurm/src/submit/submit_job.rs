@@ -2,6 +2,8 @@
 //!
 //! Input: an order. Output: the id of its job, or an error that tells whether there may be one.
 
+use std::time::Duration;
+
 use dispatch_core::model::world::JobId;
 use dispatch_core::scheduler::submit_command::submit_with_token;
 use dispatch_core::scheduler::{SchedulerError, SubmitRequest};
@@ -15,6 +17,10 @@ use crate::submit::test_only::{answers, one_line};
 
 /// What sbatch says if no slurmctld accepted its connection, so that none was asked.
 const UNREACHED: &str = "Unable to contact slurm controller (connect failure)";
+
+/// Timeout of the question whether a rule of the site has these words. Commands wait for a
+/// slurmctld that comes back.
+const AT_ONCE: Duration = Duration::from_secs(2);
 
 impl Slurm {
     /// Submits one job and records its id. A failure makes the capacity suspect, and is remembered
@@ -87,7 +93,9 @@ impl Slurm {
         let command = command.timeout(self.command_timeout);
         match submit_with_token(NAME, order, &dir, command, ";").await {
             Err(SchedulerError::Ambiguous { detail, .. })
-                if detail.contains(UNREACHED) && !answers(&self.settings).await =>
+                if detail.contains(UNREACHED)
+                    && (self.rejections.is_first_unreached(&container)
+                        || !answers(&self.settings, AT_ONCE).await) =>
             {
                 Err(SchedulerError::NotTried { container })
             }

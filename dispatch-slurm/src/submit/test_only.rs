@@ -1,6 +1,7 @@
 //! Tests by `sbatch --test-only` whether Slurm would accept a job: sbatch(1).
 
 use std::path::Path;
+use std::time::Duration;
 
 use arvados_client::{ContainerUuid, TokenUuid};
 use dispatch_core::model::resources::ResourceRequest;
@@ -61,7 +62,7 @@ async fn run_test(
         Ok(answer) => classify_answer(&answer.stdout, &answer.stderr),
         // A site's rule may use the words of an outage. The outage would stop other commands too.
         Err(CommandFailure::Failed(words))
-            if !is_like_outage(&words) || answers(settings).await =>
+            if !is_like_outage(&words) || answers(settings, TEST_TIMEOUT).await =>
         {
             TestResult::Rejected(one_line(&words))
         }
@@ -69,10 +70,10 @@ async fn run_test(
     }
 }
 
-/// Whether slurmctld answers now.
-pub async fn answers(settings: &Settings) -> bool {
+/// Whether slurmctld answers within this time.
+pub async fn answers(settings: &Settings, timeout: Duration) -> bool {
     let user = rustix::process::getuid().as_raw().to_string();
-    let squeue = settings.client("squeue").timeout(TEST_TIMEOUT);
+    let squeue = settings.client("squeue").timeout(timeout);
     let squeue = squeue.args(["--noheader", "--format=%i", "--user", &user]);
     squeue.run_checked().await.is_ok()
 }

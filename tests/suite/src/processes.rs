@@ -12,6 +12,12 @@ pub fn crunch_run_of(container: &ContainerUuid) -> Option<Pid> {
     })
 }
 
+/// The sbatch that submits a container, if there is one.
+pub fn sbatch_of(container: &ContainerUuid) -> Option<Pid> {
+    let name = format!("--job-name={container}").into_bytes();
+    process_with(|words| words[0].ends_with(b"sbatch") && words.contains(&name.as_slice()))
+}
+
 /// Whether the process has ended. A zombie counts as ended.
 pub fn is_gone(process: Pid) -> bool {
     let stat = fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero()));

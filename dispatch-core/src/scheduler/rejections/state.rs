@@ -31,6 +31,8 @@ const MAX_CONCURRENT_TESTS: usize = 8;
 pub struct RejectionState {
     /// Message of the rejection of an attempt.
     pub(super) messages: BTreeMap<ContainerUuid, (TokenUuid, String)>,
+    /// Containers whose newest submission reached no scheduler, as the command said.
+    pub(super) unreached: HashSet<ContainerUuid>,
     backoffs: HashMap<JobClass, RejectionBackoff>,
     /// As whom the classes are tested.
     testers: HashMap<ChargeClass, Testers>,
@@ -296,6 +298,7 @@ impl RejectionState {
         now: Instant,
     ) {
         self.remember_accepted(needs);
+        self.unreached.remove(container);
         let charge = ChargeClass::of(needs);
         remember(&mut self.known, charge.clone());
         self.testers_of(&charge).accepted(needs);

@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::batch::Batch;
 use suite_tests::STEP_TIMEOUT;
 use suite_tests::health_page::{address, page};
-use suite_tests::processes::crunch_run_of;
+use suite_tests::processes::{crunch_run_of, is_gone, sbatch_of};
 use suite_tests::slurm_lab::Cluster;
 use suite_tests::stack::{Stack, complete, wait_for};
 
@@ -79,6 +79,33 @@ async fn what_cannot_work_is_told_at_the_start() {
         let log = stack.dispatcher.log_text();
         assert_eq!(status.code(), Some(78), "{log}");
         assert!(log.contains(words), "not {words:?}: {log}");
+    }
+}
+
+/// Containers that were locked just before, so that their sbatch reaches no slurmctld.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_controller_that_is_away_when_jobs_are_submitted_costs_no_lock() {
+    let cluster = Cluster::up(&NODE);
+    let stack = cluster.stack(&["--arrays=off"]).await;
+    let (_, first) = stack.submit("first", "true", json!({})).await;
+    complete(&stack.end(&first, STEP_TIMEOUT).await);
+    let mut containers = Vec::new();
+    for n in 0..8 {
+        containers.push(stack.submit(&n.to_string(), "true", json!({})).await.1);
+        if n == 0 {
+            cluster.end("slurmctld", Signal::TERM);
+        }
+    }
+    let submission = wait_for("an sbatch", STEP_TIMEOUT, || {
+        containers.iter().find_map(sbatch_of)
+    });
+    wait_for("it to give up", STEP_TIMEOUT, || {
+        is_gone(submission).then_some(())
+    });
+    cluster.start_controller();
+    for container in &containers {
+        let record = stack.end(container, STEP_TIMEOUT).await;
+        assert_eq!(complete(&record).lock_count, 1, "{container}");
     }
 }
 
