@@ -25,7 +25,7 @@ pub struct Testers {
     asked: KnownCharge,
     /// Whether a test or a job was refused since one was accepted.
     is_refused: bool,
-    /// Whose job was refused when the class was first held back.
+    /// Whose job was refused when the class was first held back, or whose test.
     refused: KnownCharge,
     /// Users who wait while the class is held back, each with the number of the newest test as
     /// this user; 0 for none.
@@ -101,9 +101,11 @@ impl Testers {
         self.is_refused = false;
     }
 
-    /// The newest test was refused.
-    pub fn test_refused(&mut self) {
+    /// The newest test was refused. It was done as the user of the class if nobody was known yet.
+    pub fn test_refused(&mut self, of_class: KnownCharge) {
         self.is_refused = true;
+        self.asked = self.asked.take().or(of_class);
+        self.refused = self.refused.take().or_else(|| self.asked.clone());
     }
 
     /// The newest test was accepted. Returns the charge of the user whose job was refused, if that
@@ -155,7 +157,7 @@ mod tests {
         // As long as it is accepted.
         testers.wait(&of(4));
         assert_eq!(user(testers.next()), user(of(3).charged_to));
-        testers.test_refused();
+        testers.test_refused(None);
         assert_eq!(user(testers.next()), user(of(4).charged_to));
         let taken = (10..1000).filter(|n| testers.wait(&of(*n))).count();
         assert_eq!(taken + 3, MAX_USERS);

@@ -98,7 +98,8 @@ impl RejectionState {
                     }
                     JobClass::Exactly(_) => false,
                     JobClass::Charged(charge) => {
-                        self.testers_of(charge).test_refused();
+                        let of_class = class.test_needs().charged_to;
+                        self.testers_of(charge).test_refused(of_class);
                         let slow_start = self.slow_starts.get_mut(charge);
                         slow_start.is_some_and(|slow_start| {
                             slow_start.limit_met();

@@ -32,6 +32,8 @@ struct Site {
     state: RejectionState,
     is_barred: Vec<bool>,
     limit: usize,
+    /// Whether containers of barred users were locked before a restart.
+    was_locked: bool,
     jobs: Vec<ContainerUuid>,
     /// Refused submissions of each user.
     refused: Vec<usize>,
@@ -45,6 +47,7 @@ impl Site {
             state: RejectionState::default(),
             is_barred: is_barred.to_vec(),
             limit,
+            was_locked: false,
             jobs: Vec::new(),
             refused: vec![0; is_barred.len()],
             accepted: vec![0; is_barred.len()],
@@ -89,7 +92,7 @@ impl Site {
         let candidate = Candidate {
             container: container.clone(),
             needs: needs.clone(),
-            was_locked: false,
+            was_locked: self.was_locked && self.is_barred[user],
             runners: Vec::new(),
         };
         if self.state.deferral("it", &candidate, now).is_some() {
@@ -181,6 +184,23 @@ proptest! {
         for (user, refused) in site.refused.iter().enumerate() {
             prop_assert!(*refused <= 2 * OFFERED, "user {user}: {:?}", site.refused);
         }
+    }
+}
+
+/// A restarted dispatcher finds out whom a rule is against by tests alone.
+#[test]
+fn a_user_who_was_refused_before_a_restart_holds_up_no_other() {
+    for barred in [[true, false], [false, true]] {
+        let mut now = Instant::now();
+        let mut site = Site::new(&barred, usize::MAX);
+        site.was_locked = true;
+        for _ in 0..10 {
+            site.poll(now);
+            now += Duration::from_secs(2);
+        }
+        let (hers, his) = (usize::from(barred[1]), usize::from(barred[0]));
+        assert!(site.refused[hers] <= OFFERED, "{:?}", site.refused);
+        assert!(site.accepted[his] >= 2 * OFFERED, "{:?}", site.accepted);
     }
 }
 
