@@ -4,7 +4,7 @@
 //! The effect of a start or stop is read from the next listing.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::io;
 use std::time::{Duration, SystemTime};
 
 use dispatch_core::service::state_dir::StateDir;
@@ -12,35 +12,21 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::decide::{DecideInput, DemandStatus, Limits, Plan, decide};
 use crate::demand_file::DemandFile;
+use crate::flags::Flags;
 use crate::job::Job;
 use crate::start_journal::StartJournal;
 use crate::workers::{StartError, WorkerBackend};
 
-/// Settings of the loop.
-#[derive(Debug, Clone)]
-pub struct Settings {
-    /// Interval between two ticks.
-    pub interval: Duration,
-    /// Time after a start with an unknown outcome in which its jobs may still appear, in seconds.
-    pub start_uncertainty: u64,
-    pub limits: Limits,
-}
-
-/// Why the overseer ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ExitReason {
-    /// The computation is finished.
-    Finished,
-    /// A signal arrived.
-    Stopped,
-}
+const STOPPED: &str = "stopped by a signal; worker jobs are left as they are";
 
 /// One overseer with its state.
 pub struct Overseer<W> {
     backend: W,
     demand_file: DemandFile,
     journal: StartJournal,
-    settings: Settings,
+    /// Interval between two ticks.
+    interval: Duration,
+    limits: Limits,
     last_logged: LastLogged,
     /// Locked against other overseers.
     _home: StateDir,
@@ -48,18 +34,14 @@ pub struct Overseer<W> {
 
 impl<W: WorkerBackend> Overseer<W> {
     /// Opens the state in `home`, which this process has locked.
-    pub fn new(
-        backend: W,
-        home: StateDir,
-        file: &Path,
-        stale_after: u32,
-        settings: Settings,
-    ) -> std::io::Result<Self> {
+    pub fn new(backend: W, home: StateDir, flags: &Flags) -> io::Result<Self> {
+        let uncertainty = flags.start_uncertainty.as_secs();
         Ok(Self {
-            journal: StartJournal::open(home.path(), now(), settings.start_uncertainty)?,
-            demand_file: DemandFile::of(file, stale_after),
+            journal: StartJournal::open(home.path(), now(), uncertainty)?,
+            demand_file: DemandFile::of(&flags.file, flags.stale_after),
             backend,
-            settings,
+            interval: flags.poll_interval,
+            limits: flags.limits(),
             last_logged: LastLogged::default(),
             _home: home,
         })
@@ -67,31 +49,35 @@ impl<W: WorkerBackend> Overseer<W> {
 
     /// Runs until the computation is finished or a signal arrives. A signal leaves the jobs as they
     /// are.
-    pub async fn run(mut self) -> std::io::Result<ExitReason> {
+    pub async fn run(mut self) -> io::Result<()> {
         let mut term = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         loop {
             let tick = async {
                 let ended = self.tick().await;
                 if !ended {
-                    tokio::time::sleep(self.settings.interval).await;
+                    tokio::time::sleep(self.interval).await;
                 }
                 ended
             };
-            tokio::select! {
-                ended = tick => if ended { return Ok(ExitReason::Finished) } else { continue },
+            let end = tokio::select! {
+                ended = tick => match ended {
+                    true => "the computation is finished",
+                    false => continue,
+                },
                 // The next overseer treats a start that is interrupted here as uncertain.
-                _ = term.recv() => return Ok(ExitReason::Stopped),
-                _ = interrupt.recv() => return Ok(ExitReason::Stopped),
-            }
+                _ = term.recv() => STOPPED,
+                _ = interrupt.recv() => STOPPED,
+            };
+            tracing::info!("{end}");
+            return Ok(());
         }
     }
 
     /// Runs one tick. True if the overseer is done.
     async fn tick(&mut self) -> bool {
         let polled = self.demand_file.poll(now());
-        self.last_logged
-            .log_file_problem(polled.err().map(|error| error.to_string()));
+        self.last_logged.log_file_problem(polled.err());
         let listed = self.backend.list().await;
         self.last_logged
             .log_listing_problem(listed.as_ref().err().map(ToString::to_string));
@@ -100,10 +86,9 @@ impl<W: WorkerBackend> Overseer<W> {
             now,
             status: self.demand_file.status(now),
             jobs: listed.as_deref().ok(),
-            last_start: self.journal.last_start(),
-            uncertain_until: self.journal.uncertain_until(),
+            starts: self.journal.starts(),
         };
-        let plan = decide(&input, &self.settings.limits);
+        let plan = decide(&input, &self.limits);
         self.last_logged.log_summary(&input, &plan);
         if !plan.stop.is_empty() {
             match self.backend.stop(&plan.stop).await {
@@ -123,10 +108,7 @@ impl<W: WorkerBackend> Overseer<W> {
         };
         // Without this entry, an overseer that follows a killed one would start the same jobs
         // again.
-        if let Err(error) = self
-            .journal
-            .record_start(began, self.settings.start_uncertainty)
-        {
+        if let Err(error) = self.journal.record_start(began) {
             tracing::error!(%error, "cannot write the start journal; starting no worker jobs");
             return;
         }
@@ -137,10 +119,7 @@ impl<W: WorkerBackend> Overseer<W> {
             }
             Err(StartError::Ambiguous(error)) => {
                 // The uncertainty counts from the end of the command, which may have been slow.
-                if let Err(error) = self
-                    .journal
-                    .record_start(now(), self.settings.start_uncertainty)
-                {
+                if let Err(error) = self.journal.record_start(now()) {
                     tracing::error!(%error, "cannot write an uncertain start to the start journal");
                 }
                 tracing::warn!(

@@ -19,6 +19,7 @@
 use worker_demand::Demand;
 
 use crate::job::{Job, State};
+use crate::start_journal::Starts;
 
 /// Maximum number of jobs per start.
 const MAX_JOBS_PER_START: u32 = 500;
@@ -59,10 +60,15 @@ pub struct DecideInput<'a> {
     pub status: DemandStatus<'a>,
     /// A complete listing, if there is one.
     pub jobs: Option<&'a [Job]>,
-    /// When jobs were started last.
-    pub last_start: Option<u64>,
-    /// Until this time, jobs of a start with an unknown outcome may still appear.
-    pub uncertain_until: Option<u64>,
+    pub starts: Starts,
+}
+
+impl DecideInput<'_> {
+    /// Whether jobs of a start with an unknown outcome may still appear.
+    fn is_uncertain(&self) -> bool {
+        let until = self.starts.uncertain_until;
+        until.is_some_and(|until| self.now < until)
+    }
 }
 
 /// Why jobs are not started, or the overseer does not end.
@@ -121,7 +127,7 @@ fn idle(jobs: &[Job]) -> impl DoubleEndedIterator<Item = &Job> {
 fn plan_finished(jobs: &[Job], input: &DecideInput<'_>, since: u64, limits: &Limits) -> Plan {
     let stop: Vec<String> = idle(jobs).map(|job| job.id.clone()).collect();
     let waited = input.now.saturating_sub(since) >= limits.finish_wait;
-    let is_uncertain = input.uncertain_until.is_some_and(|until| input.now < until);
+    let is_uncertain = input.is_uncertain();
     let is_done = stop.is_empty() && !is_uncertain && (jobs.is_empty() || waited);
     let deferral = match (is_done, is_uncertain, stop.is_empty()) {
         (true, ..) | (_, false, false) => None,
@@ -171,15 +177,12 @@ fn plan_fresh(demand: &Demand, jobs: &[Job], input: &DecideInput<'_>, limits: &L
     let deferral = if start == 0 {
         let unmet = saturating_u32(min_connected).saturating_add(demand.needed) > limits.max;
         unmet.then_some(Deferral::AtMax)
-    } else if input.uncertain_until.is_some_and(|until| input.now < until) {
+    } else if input.is_uncertain() {
         Some(Deferral::UncertainStart)
-    } else if input
-        .last_start
-        .is_some_and(|at| is_within(at, limits.cool_down))
-    {
-        Some(Deferral::CoolDown)
     } else {
-        None
+        let last = input.starts.last_start;
+        let is_cooling = last.is_some_and(|at| is_within(at, limits.cool_down));
+        is_cooling.then_some(Deferral::CoolDown)
     };
     Plan {
         start: if deferral.is_none() { start } else { 0 },

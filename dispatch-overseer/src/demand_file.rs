@@ -6,44 +6,12 @@ use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use worker_demand::{Demand, MAX_FILE_BYTES, ReadError, Status};
+use worker_demand::{Demand, MAX_FILE_BYTES, Status};
 
 use crate::decide::DemandStatus;
 
 /// Maximum time of a demand in the future, in seconds: clocks differ.
 const MAX_CLOCK_AHEAD: u64 = 60;
-
-/// Why a poll gave no valid demand.
-#[derive(Debug, thiserror::Error)]
-pub enum DemandFileError {
-    #[error("there is no {} yet", .0.display())]
-    Missing(PathBuf),
-    #[error("{} cannot be read: {source}", path.display())]
-    Io { path: PathBuf, source: io::Error },
-    #[error("{} is not a plain file", .0.display())]
-    NotAFile(PathBuf),
-    #[error(
-        "{} belongs to the user with uid {owner}: the program that it names runs as you, so the file must belong to you or root",
-        path.display()
-    )]
-    Owner { path: PathBuf, owner: u32 },
-    #[error(
-        "others may write {}, and the program that it names runs as you: remove their permission with chmod go-w",
-        .0.display()
-    )]
-    Writable(PathBuf),
-    #[error("{} is refused: {source}", path.display())]
-    Refused { path: PathBuf, source: ReadError },
-    #[error(
-        "{} is refused: its timestamp is {seconds} s in the future; compare the clocks",
-        path.display()
-    )]
-    Future { path: PathBuf, seconds: u64 },
-    #[error(
-        "{} is refused: it is {seconds} s older than the demand read before", path.display()
-    )]
-    Older { path: PathBuf, seconds: u64 },
-}
 
 /// The demand file and the last valid demand read from it.
 #[derive(Debug)]
@@ -71,33 +39,27 @@ impl DemandFile {
         self.last.as_ref()
     }
 
-    /// Reads the file. On an error the last valid demand stays.
-    pub fn poll(&mut self, now: u64) -> Result<(), DemandFileError> {
-        let path = || self.path.clone();
-        let demand = Demand::read(&read_private(&self.path)?).map_err(|source| {
-            DemandFileError::Refused {
-                path: path(),
-                source,
-            }
-        })?;
+    /// Reads the file. On an error, which is one sentence, the last valid demand stays.
+    pub fn poll(&mut self, now: u64) -> Result<(), String> {
+        let refused = |why: String| format!("{} is refused: {why}", self.path.display());
+        let demand = Demand::read(&read_private(&self.path)?);
+        let demand = demand.map_err(|error| refused(error.to_string()))?;
         if demand.written_at > now.saturating_add(MAX_CLOCK_AHEAD) {
             let seconds = demand.written_at - now;
-            return Err(DemandFileError::Future {
-                path: path(),
-                seconds,
-            });
+            return Err(refused(format!(
+                "its timestamp is {seconds} s in the future; compare the clocks"
+            )));
         }
-        if let Some(last) = &self.last
-            && demand.written_at < last.written_at
-        {
+        let last = self.last.as_ref();
+        if let Some(last) = last.filter(|last| demand.written_at < last.written_at) {
             let seconds = last.written_at - demand.written_at;
-            return Err(DemandFileError::Older {
-                path: path(),
-                seconds,
-            });
+            return Err(refused(format!(
+                "it is {seconds} s older than the demand read before"
+            )));
         }
-        let previous = self.last.as_ref().map(|last| last.status);
-        if demand.status == Status::Finished && previous != Some(Status::Finished) {
+        if demand.status == Status::Finished
+            && last.is_none_or(|last| last.status != Status::Finished)
+        {
             self.finished_since = now;
         }
         self.last = Some(demand);
@@ -121,13 +83,11 @@ impl DemandFile {
 
 /// Reads a file that only its owner or root can have written, up to one byte above the maximum
 /// size.
-fn read_private(path: &Path) -> Result<Vec<u8>, DemandFileError> {
-    let io = |source: io::Error| match source.kind() {
-        io::ErrorKind::NotFound => DemandFileError::Missing(path.to_owned()),
-        _ => DemandFileError::Io {
-            path: path.to_owned(),
-            source,
-        },
+fn read_private(path: &Path) -> Result<Vec<u8>, String> {
+    let name = path.display();
+    let unreadable = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => format!("there is no {name} yet"),
+        _ => format!("{name} cannot be read: {error}"),
     };
     // Opening a pipe without a writer must not block.
     let nonblock = rustix::fs::OFlags::NONBLOCK.bits() as i32;
@@ -135,25 +95,26 @@ fn read_private(path: &Path) -> Result<Vec<u8>, DemandFileError> {
         .read(true)
         .custom_flags(nonblock)
         .open(path)
-        .map_err(io)?;
-    let metadata = file.metadata().map_err(io)?;
+        .map_err(unreadable)?;
+    let metadata = file.metadata().map_err(unreadable)?;
     if !metadata.is_file() {
-        return Err(DemandFileError::NotAFile(path.to_owned()));
+        return Err(format!("{name} is not a plain file"));
     }
     let owner = metadata.uid();
     if owner != 0 && owner != rustix::process::geteuid().as_raw() {
-        return Err(DemandFileError::Owner {
-            path: path.to_owned(),
-            owner,
-        });
+        return Err(format!(
+            "{name} belongs to the user with uid {owner}: the program that it names runs as you, so the file must belong to you or root"
+        ));
     }
     if metadata.mode() & 0o022 != 0 {
-        return Err(DemandFileError::Writable(path.to_owned()));
+        return Err(format!(
+            "others may write {name}, and the program that it names runs as you: remove their permission with chmod go-w"
+        ));
     }
     let mut bytes = Vec::new();
     file.take(MAX_FILE_BYTES as u64 + 1)
         .read_to_end(&mut bytes)
-        .map_err(io)?;
+        .map_err(unreadable)?;
     Ok(bytes)
 }
 
@@ -201,7 +162,7 @@ mod tests {
     fn the_last_good_reading_holds_until_it_is_stale() {
         let (_dir, path, mut demand_file) = world();
         let error = demand_file.poll(NOW).unwrap_err();
-        assert!(matches!(error, DemandFileError::Missing(_)), "{error}");
+        assert!(error.starts_with("there is no "), "{error}");
         assert!(matches!(demand_file.status(NOW), DemandStatus::Unread));
         fs::write(&path, to_lisp(&demand(NOW, 5))).unwrap();
         demand_file.poll(NOW).unwrap();
@@ -215,7 +176,7 @@ mod tests {
             "",
         ] {
             fs::write(&path, bad).unwrap();
-            let error = demand_file.poll(NOW + 10).unwrap_err().to_string();
+            let error = demand_file.poll(NOW + 10).unwrap_err();
             assert!(error.contains("/demand is refused: "), "{error}");
             assert_eq!(fresh(&demand_file, NOW + 10), Some(5));
         }
@@ -240,7 +201,7 @@ mod tests {
     fn times_that_cannot_be_are_refused() {
         let (_dir, path, mut demand_file) = world();
         fs::write(&path, to_lisp(&demand(NOW + 61, 5))).unwrap();
-        let error = demand_file.poll(NOW).unwrap_err().to_string();
+        let error = demand_file.poll(NOW).unwrap_err();
         assert!(
             error.contains("61 s in the future; compare the clocks"),
             "{error}"
@@ -248,7 +209,7 @@ mod tests {
         fs::write(&path, to_lisp(&demand(NOW + 60, 5))).unwrap();
         demand_file.poll(NOW).unwrap();
         fs::write(&path, to_lisp(&demand(NOW + 50, 9))).unwrap();
-        let error = demand_file.poll(NOW).unwrap_err().to_string();
+        let error = demand_file.poll(NOW).unwrap_err();
         assert!(
             error.contains("10 s older than the demand read before"),
             "{error}"
@@ -282,28 +243,24 @@ mod tests {
         fs::write(&path, to_lisp(&demand(NOW, 5))).unwrap();
         for mode in [0o664, 0o646] {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-            let error = demand_file.poll(NOW).unwrap_err().to_string();
+            let error = demand_file.poll(NOW).unwrap_err();
             assert!(error.contains("chmod go-w"), "{error}");
         }
         fs::remove_file(&path).unwrap();
         fs::create_dir(&path).unwrap();
-        assert!(matches!(
-            demand_file.poll(NOW),
-            Err(DemandFileError::NotAFile(_))
-        ));
+        let error = demand_file.poll(NOW).unwrap_err();
+        assert!(error.ends_with("is not a plain file"), "{error}");
         fs::remove_dir(&path).unwrap();
         let pipe = dir.path().join("pipe");
         rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).unwrap();
         symlink(&pipe, &path).unwrap();
-        assert!(matches!(
-            demand_file.poll(NOW),
-            Err(DemandFileError::NotAFile(_))
-        ));
+        let error = demand_file.poll(NOW).unwrap_err();
+        assert!(error.ends_with("is not a plain file"), "{error}");
         if rustix::process::geteuid().is_root() {
             fs::remove_file(&path).unwrap();
             fs::write(&path, to_lisp(&demand(NOW, 5))).unwrap();
             std::os::unix::fs::chown(&path, Some(12345), None).unwrap();
-            let error = demand_file.poll(NOW).unwrap_err().to_string();
+            let error = demand_file.poll(NOW).unwrap_err();
             assert!(error.contains("uid 12345"), "{error}");
         }
     }

@@ -6,9 +6,7 @@ use std::time::Duration;
 use clap::{Parser, ValueEnum};
 use dispatch_core::service::{self, man_page};
 
-use crate::controller::Settings;
 use crate::decide::Limits;
-use crate::workers::WorkerResources;
 
 /// Schedulers that can run workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -91,26 +89,14 @@ pub struct Flags {
 }
 
 impl Flags {
-    /// Settings of the loop.
-    pub fn settings(&self) -> Settings {
-        Settings {
-            interval: self.poll_interval,
-            start_uncertainty: self.start_uncertainty.as_secs(),
-            limits: Limits {
-                min: self.min_workers,
-                max: self.max_workers,
-                cool_down: self.cool_down.as_secs(),
-                worker_startup_time: self.worker_startup_time.as_secs(),
-                finish_wait: self.finish_wait.as_secs(),
-            },
-        }
-    }
-
-    /// Resources of one worker.
-    pub fn resources(&self) -> WorkerResources {
-        WorkerResources {
-            cpus: self.cpus,
-            memory_mib: self.memory.div_ceil(1 << 20),
+    /// Limits of decisions.
+    pub fn limits(&self) -> Limits {
+        Limits {
+            min: self.min_workers,
+            max: self.max_workers,
+            cool_down: self.cool_down.as_secs(),
+            worker_startup_time: self.worker_startup_time.as_secs(),
+            finish_wait: self.finish_wait.as_secs(),
         }
     }
 }

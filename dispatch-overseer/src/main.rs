@@ -19,9 +19,9 @@ use clap::Parser;
 use dispatch_core::service::state_dir::StateDir;
 use dispatch_core::service::{self, man_page};
 
-use controller::{ExitReason, Overseer};
+use controller::Overseer;
 use flags::{Flags, SchedulerName};
-use workers::WorkerBackend;
+use workers::SchedulerJobs;
 use workers::condor::Condor;
 use workers::local::Local;
 use workers::slurm::Slurm;
@@ -51,55 +51,29 @@ fn main() -> ExitCode {
 async fn serve(flags: &Flags) -> Result<(), Box<dyn Error>> {
     let home = StateDir::acquire(&flags.state_dir)?;
     let label = home.instance_id()?;
-    let (command_timeout, resources) = (flags.command_timeout, flags.resources());
-    let submit_options = flags.submit_options.clone();
     tracing::info!(label, file = %flags.file.display(), "started");
+    let jobs = || {
+        Ok::<_, Box<dyn Error>>(SchedulerJobs {
+            label,
+            logs: home.directory(None, "logs")?,
+            command_timeout: flags.command_timeout,
+            cpus: flags.cpus,
+            memory_mib: flags.memory.div_ceil(1 << 20),
+            submit_options: flags.submit_options.clone(),
+        })
+    };
     match flags.scheduler {
         SchedulerName::Local => {
             let dir = home.directory(None, "workers")?;
-            run_overseer(Local { dir }, home, flags).await
+            Overseer::new(Local { dir }, home, flags)?.run().await?;
         }
         SchedulerName::Slurm => {
-            let logs = home.directory(None, "logs")?;
-            let slurm = Slurm {
-                label,
-                logs,
-                command_timeout,
-                resources,
-                extra_arguments: submit_options,
-            };
-            run_overseer(slurm, home, flags).await
+            let slurm = Slurm(jobs()?);
+            Overseer::new(slurm, home, flags)?.run().await?;
         }
         SchedulerName::Condor => {
-            let logs = home.directory(None, "logs")?;
-            let condor = Condor {
-                label,
-                logs,
-                command_timeout,
-                resources,
-                extra_lines: submit_options,
-            };
-            run_overseer(condor, home, flags).await
-        }
-    }
-}
-
-async fn run_overseer<W: WorkerBackend>(
-    backend: W,
-    home: StateDir,
-    flags: &Flags,
-) -> Result<(), Box<dyn Error>> {
-    let overseer = Overseer::new(
-        backend,
-        home,
-        &flags.file,
-        flags.stale_after,
-        flags.settings(),
-    )?;
-    match overseer.run().await? {
-        ExitReason::Finished => tracing::info!("the computation is finished"),
-        ExitReason::Stopped => {
-            tracing::info!("stopped by a signal; worker jobs are left as they are")
+            let condor = Condor(jobs()?);
+            Overseer::new(condor, home, flags)?.run().await?;
         }
     }
     Ok(())

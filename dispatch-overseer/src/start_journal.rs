@@ -13,11 +13,23 @@ use serde::{Deserialize, Serialize};
 
 const FILE_NAME: &str = "starts.json";
 
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-struct Starts {
-    last_start: Option<u64>,
+/// What is known of the starts; times in seconds since 1970.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Starts {
+    /// When jobs were started last.
+    pub last_start: Option<u64>,
+    /// Until when jobs of a start with an unknown outcome may still appear.
     #[serde(rename = "doubtful_until")]
-    uncertain_until: Option<u64>,
+    pub uncertain_until: Option<u64>,
+}
+
+impl Starts {
+    fn uncertain(now: u64, uncertainty: u64) -> Self {
+        Self {
+            last_start: Some(now),
+            uncertain_until: Some(now + uncertainty),
+        }
+    }
 }
 
 /// The journal and its file.
@@ -25,6 +37,8 @@ struct Starts {
 pub struct StartJournal {
     file: PathBuf,
     starts: Starts,
+    /// Time after a start with an unknown outcome in which its jobs may still appear, in seconds.
+    uncertainty: u64,
 }
 
 impl StartJournal {
@@ -32,33 +46,24 @@ impl StartJournal {
     /// an unknown outcome.
     pub fn open(dir: &Path, now: u64, uncertainty: u64) -> io::Result<Self> {
         let file = dir.join(FILE_NAME);
-        let starts = match fs::read(&file) {
-            Ok(bytes) => serde_json::from_slice(&bytes).unwrap_or(Starts {
-                last_start: Some(now),
-                uncertain_until: Some(now + uncertainty),
-            }),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Starts::default(),
-            Err(error) => return Err(error),
-        };
-        Ok(Self { file, starts })
+        let written = file::if_present(fs::read(&file))?;
+        let starts = written.map_or(Starts::default(), |bytes| {
+            serde_json::from_slice(&bytes).unwrap_or(Starts::uncertain(now, uncertainty))
+        });
+        Ok(Self {
+            file,
+            starts,
+            uncertainty,
+        })
     }
 
-    /// When jobs were started last, in seconds since 1970.
-    pub fn last_start(&self) -> Option<u64> {
-        self.starts.last_start
-    }
-
-    /// Until when jobs of a start with an unknown outcome may still appear, in seconds since 1970.
-    pub fn uncertain_until(&self) -> Option<u64> {
-        self.starts.uncertain_until
+    pub fn starts(&self) -> Starts {
+        self.starts
     }
 
     /// Records a start before it happens, with an unknown outcome.
-    pub fn record_start(&mut self, now: u64, uncertainty: u64) -> io::Result<()> {
-        self.write(Starts {
-            last_start: Some(now),
-            uncertain_until: Some(now + uncertainty),
-        })
+    pub fn record_start(&mut self, now: u64) -> io::Result<()> {
+        self.write(Starts::uncertain(now, self.uncertainty))
     }
 
     /// Records that the outcome of the start is known.
@@ -84,10 +89,13 @@ mod tests {
     fn a_start_is_doubtful_until_its_end_was_noted() {
         let dir = tempfile::tempdir().unwrap();
         let open = || StartJournal::open(dir.path(), 1000, 120).unwrap();
-        let read = |journal: &StartJournal| (journal.last_start(), journal.uncertain_until());
+        let read = |journal: &StartJournal| {
+            let starts = journal.starts();
+            (starts.last_start, starts.uncertain_until)
+        };
         let mut journal = open();
         assert_eq!(read(&journal), (None, None));
-        journal.record_start(500, 120).unwrap();
+        journal.record_start(500).unwrap();
         assert_eq!(read(&open()), (Some(500), Some(620)));
         journal.record_end().unwrap();
         assert_eq!(read(&open()), (Some(500), None));

@@ -4,7 +4,10 @@ pub mod condor;
 pub mod local;
 pub mod slurm;
 
-use dispatch_core::scheduler::command::CommandFailure;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use dispatch_core::scheduler::command::{Command, CommandFailure};
 use worker_demand::Worker;
 
 use crate::job::Job;
@@ -38,19 +41,42 @@ pub trait WorkerBackend {
     async fn stop(&self, jobs: &[String]) -> Result<(), BackendError>;
 }
 
-/// Resources requested for one worker.
-#[derive(Debug, Clone)]
-pub struct WorkerResources {
+/// The worker jobs in a scheduler, and what each requests.
+#[derive(Debug)]
+pub struct SchedulerJobs {
+    /// Marks the jobs of this overseer.
+    pub label: String,
+    /// Directory for the output of workers. Slurm writes it on the nodes, so they best share it.
+    pub logs: PathBuf,
+    /// Timeout of each command of the scheduler.
+    pub command_timeout: Duration,
+    /// CPUs of one worker.
     pub cpus: u32,
+    /// Memory of one worker.
     pub memory_mib: u64,
+    /// Arguments of sbatch, or lines of the submit description, that the admin adds.
+    pub submit_options: Vec<String>,
 }
 
-/// Classifies the failure of a submit command. Jobs may have been submitted unless the command
-/// never ran.
-fn classify_submit_failure(failure: CommandFailure) -> StartError {
-    match failure.is_not_started() {
-        true => StartError::Refused(failure.to_string()),
-        false => StartError::Ambiguous(failure.to_string()),
+impl SchedulerJobs {
+    fn command(&self, program: &str) -> Command {
+        Command::new(program).timeout(self.command_timeout)
+    }
+}
+
+impl From<CommandFailure> for BackendError {
+    fn from(failure: CommandFailure) -> Self {
+        Self(failure.to_string())
+    }
+}
+
+/// Of a submit command: jobs may have been submitted unless the command never ran.
+impl From<CommandFailure> for StartError {
+    fn from(failure: CommandFailure) -> Self {
+        match failure.is_not_started() {
+            true => Self::Refused(failure.to_string()),
+            false => Self::Ambiguous(failure.to_string()),
+        }
     }
 }
 

@@ -64,8 +64,14 @@ fn input<'a>(status: DemandStatus<'a>, jobs: &'a [Job]) -> DecideInput<'a> {
         now: NOW,
         status,
         jobs: Some(jobs),
-        last_start: None,
-        uncertain_until: None,
+        starts: Starts::default(),
+    }
+}
+
+fn starts(last_start: Option<u64>, uncertain_until: Option<u64>) -> Starts {
+    Starts {
+        last_start,
+        uncertain_until,
     }
 }
 
@@ -181,8 +187,7 @@ fn a_start_waits_for_the_one_before() {
     let five = demand(5);
     let at = |last_start, uncertain_until| {
         let input = DecideInput {
-            last_start,
-            uncertain_until,
+            starts: starts(last_start, uncertain_until),
             ..input(DemandStatus::Fresh(&five), &[])
         };
         let plan = decide(&input, &limits());
@@ -197,7 +202,7 @@ fn a_start_waits_for_the_one_before() {
     let some = jobs("iii");
     let none = demand(0);
     let doubtful = DecideInput {
-        uncertain_until: Some(NOW + 9),
+        starts: starts(None, Some(NOW + 9)),
         ..input(DemandStatus::Fresh(&none), &some)
     };
     assert_eq!(decide(&doubtful, &limits()).stop.len(), 3);
@@ -226,7 +231,7 @@ fn finished_stops_the_idle_and_ends_when_the_others_have() {
     );
     assert_eq!(of("cl", NOW - 300), (String::new(), true, None));
     let doubtful = DecideInput {
-        uncertain_until: Some(NOW + 1),
+        starts: starts(None, Some(NOW + 1)),
         ..input(DemandStatus::Finished(0), &[])
     };
     assert!(!decide(&doubtful, &limits()).is_done, "jobs may still come");
@@ -288,8 +293,7 @@ proptest! {
         let status = [DemandStatus::Unread, DemandStatus::Stale, DemandStatus::Finished(NOW - 200), DemandStatus::Fresh(&demand)][case];
         let input = DecideInput {
             jobs: listed.then_some(&jobs[..]),
-            last_start: ago.map(|ago| NOW - ago),
-            uncertain_until: doubt,
+            starts: starts(ago.map(|ago| NOW - ago), doubt),
             ..input(status, &[])
         };
         let plan = decide(&input, &limits);
@@ -337,7 +341,7 @@ proptest! {
             let come = jobs.iter().filter(|job| job.state == State::Busy && job.started_at.is_some_and(|at| at + 30 <= now));
             let mut demand = demand(wanted.saturating_sub(come.count() as u32));
             demand.written_at = now;
-            let input = DecideInput { now, last_start, ..input(DemandStatus::Fresh(&demand), &jobs) };
+            let input = DecideInput { now, starts: starts(last_start, None), ..input(DemandStatus::Fresh(&demand), &jobs) };
             let plan = decide(&input, &limits);
             if step == 59 {
                 prop_assert!(plan.stop.is_empty() && plan.start == 0, "{plan:?} {jobs:?}");

@@ -1,15 +1,12 @@
 //! Worker jobs in HTCondor. A start is one `condor_submit`; jobs are found again by attributes of
 //! their ads.
 
-use std::path::PathBuf;
-use std::time::Duration;
-
 use dispatch_core::scheduler::class_ads::{self, ClassAd};
-use dispatch_core::scheduler::command::{Command, CommandFailure};
+use dispatch_core::scheduler::command::CommandFailure;
 use serde::Deserialize;
 use worker_demand::Worker;
 
-use super::{BackendError, StartError, WorkerBackend, WorkerResources, classify_submit_failure};
+use super::{BackendError, SchedulerJobs, StartError, WorkerBackend};
 use crate::job::{Job, State};
 
 /// Attribute that holds the label of the overseer.
@@ -23,18 +20,7 @@ const MAX_JOBS_PER_REMOVAL: usize = 500;
 
 /// HTCondor, through its commands in PATH.
 #[derive(Debug)]
-pub struct Condor {
-    /// Marks the jobs of this overseer.
-    pub label: String,
-    /// Directory on this machine for the output of workers.
-    pub logs: PathBuf,
-    /// Timeout of each HTCondor command.
-    pub command_timeout: Duration,
-    /// Resources of one worker.
-    pub resources: WorkerResources,
-    /// Lines that the admin adds to the submit description.
-    pub extra_lines: Vec<String>,
-}
+pub struct Condor(pub SchedulerJobs);
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
@@ -50,7 +36,7 @@ struct JobAd {
 
 impl Condor {
     fn submit_description(&self, count: u32, worker: &Worker) -> Result<String, String> {
-        let logs = escape_macros("the directory", &self.logs.to_string_lossy())?;
+        let logs = escape_macros("the directory", &self.0.logs.to_string_lossy())?;
         let program = escape_macros("the program", &worker.program)?;
         let libraries: Vec<String> = worker
             .libraries
@@ -77,8 +63,8 @@ impl Condor {
             "transfer_output_files = \"\"".to_owned(),
             format!("output = {logs}/$(Cluster).$(Process).log"),
             format!("error = {logs}/$(Cluster).$(Process).log"),
-            format!("request_cpus = {}", self.resources.cpus),
-            format!("request_memory = {}", self.resources.memory_mib),
+            format!("request_cpus = {}", self.0.cpus),
+            format!("request_memory = {}", self.0.memory_mib),
             "notification = never".to_owned(),
             // However a worker ends, only the demand file decides about a replacement.
             "on_exit_remove = true".to_owned(),
@@ -86,14 +72,14 @@ impl Condor {
         if !libraries.is_empty() {
             lines.push(format!("transfer_input_files = {}", libraries.join(",")));
         }
-        for line in &self.extra_lines {
+        for line in &self.0.submit_options {
             if line.contains(['\n', '\r', '\0']) {
                 return Err(format!("the submit line {line:?} is not one line"));
             }
             lines.push(line.clone());
         }
         // Last, so that no extra line overrides them: the job is found again by these.
-        lines.push(format!("+{LABEL_ATTRIBUTE} = \"{}\"", self.label));
+        lines.push(format!("+{LABEL_ATTRIBUTE} = \"{}\"", self.0.label));
         lines.push(format!("+{HASH_ATTRIBUTE} = \"{}\"", worker.command_hash()));
         lines.push(format!("queue {count}"));
         Ok(lines.join("\n") + "\n")
@@ -111,7 +97,7 @@ impl Condor {
                 .collect();
             format!(
                 "{LABEL_ATTRIBUTE} == \"{}\" && (JobStatus == 1 || JobStatus == 5) && ({})",
-                self.label,
+                self.0.label,
                 those.join(" || ")
             )
         };
@@ -168,20 +154,10 @@ fn to_job(ad: JobAd) -> Option<Job> {
 
 impl WorkerBackend for Condor {
     async fn list(&self) -> Result<Vec<Job>, BackendError> {
-        let constraint = format!("{LABEL_ATTRIBUTE} == \"{}\"", self.label);
-        let command = Command::new("condor_q")
-            .timeout(self.command_timeout)
-            .args([
-                "-json",
-                "-attributes",
-                ATTRIBUTES,
-                "-constraint",
-                &constraint,
-            ]);
-        let answer = command
-            .run_checked()
-            .await
-            .map_err(|e| BackendError(e.to_string()))?;
+        let constraint = format!("{LABEL_ATTRIBUTE} == \"{}\"", self.0.label);
+        let command = self.0.command("condor_q").args(["-json", "-attributes"]);
+        let command = command.args([ATTRIBUTES, "-constraint", &constraint]);
+        let answer = command.run_checked().await?;
         match class_ads::has_no_answer(&answer) {
             true => Err(BackendError(answer.stderr)),
             false => parse(&answer.into_stdout("condor_q")),
@@ -192,30 +168,21 @@ impl WorkerBackend for Condor {
         let description = self
             .submit_description(count, worker)
             .map_err(StartError::Refused)?;
-        let command = Command::new("condor_submit")
-            .timeout(self.command_timeout)
-            .args(["-terse", "-"])
-            .input(description);
-        command
-            .run_checked()
-            .await
-            .map(drop)
-            .map_err(classify_submit_failure)
+        let command = self.0.command("condor_submit").args(["-terse", "-"]);
+        command.input(description).run_checked().await?;
+        Ok(())
     }
 
     async fn stop(&self, jobs: &[String]) -> Result<(), BackendError> {
         for constraint in self.idle_constraints(jobs) {
-            let command = Command::new("condor_rm").timeout(self.command_timeout);
-            match command
-                .args(["-constraint", &constraint])
-                .run_checked()
-                .await
-            {
+            let command = self.0.command("condor_rm");
+            let removal = command.args(["-constraint", &constraint]);
+            match removal.run_checked().await {
                 Ok(_) => {}
                 // All of them have started or ended.
                 Err(CommandFailure::Failed(said))
                     if said.contains("not found") || said.contains("Couldn't find") => {}
-                Err(failure) => return Err(BackendError(failure.to_string())),
+                Err(failure) => return Err(failure.into()),
             }
         }
         Ok(())
@@ -224,19 +191,19 @@ impl WorkerBackend for Condor {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn condor(extra_lines: &[&str]) -> Condor {
-        Condor {
+        Condor(SchedulerJobs {
             label: "0123".into(),
             logs: "/home/me/$x".into(),
             command_timeout: Duration::from_secs(1),
-            resources: WorkerResources {
-                cpus: 2,
-                memory_mib: 512,
-            },
-            extra_lines: extra_lines.iter().map(|line| (*line).to_owned()).collect(),
-        }
+            cpus: 2,
+            memory_mib: 512,
+            submit_options: extra_lines.iter().map(|line| (*line).to_owned()).collect(),
+        })
     }
 
     fn worker(arguments: &[&str]) -> Worker {

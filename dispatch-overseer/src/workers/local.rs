@@ -60,11 +60,8 @@ impl Local {
         for name in names {
             let dir = self.dir.join(&name);
             let record = read_record(&dir);
-            if is_locked(&dir)?
-                || record
-                    .as_ref()
-                    .is_some_and(|record| is_running(record, &boot))
-            {
+            let runs = |record: &WorkerRecord| is_running(record, &boot);
+            if is_locked(&dir)? || record.as_ref().is_some_and(runs) {
                 jobs.push(Job {
                     id: name,
                     state: State::Busy,
@@ -76,10 +73,8 @@ impl Local {
                 finished.push(dir);
             }
         }
-        for dir in finished
-            .iter()
-            .take(finished.len().saturating_sub(FINISHED_RETENTION))
-        {
+        let surplus = finished.len().saturating_sub(FINISHED_RETENTION);
+        for dir in &finished[..surplus] {
             fs::remove_dir_all(dir)?;
         }
         Ok(jobs)
@@ -126,15 +121,11 @@ impl Local {
         let Some(pid) = child.id() else {
             return Ok(());
         };
-        let Some(start_time) = live_start_time(pid) else {
+        let Some(process) = file::if_present(ProcessIdentity::of(pid))? else {
             return Ok(());
         };
         let record = WorkerRecord {
-            process: ProcessIdentity {
-                pid,
-                start_time,
-                boot_id: boot_id()?,
-            },
+            process,
             started_at: now.as_secs(),
             command_hash: worker.command_hash(),
         };
@@ -149,10 +140,9 @@ fn read_record(dir: &Path) -> Option<WorkerRecord> {
 
 /// Whether the worker or one of its children holds the lock.
 fn is_locked(dir: &Path) -> io::Result<bool> {
-    match File::open(dir.join("lock")) {
-        Ok(file) => Ok(!lock::is_acquired(file.try_lock_shared())?),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(error),
+    match file::if_present(File::open(dir.join("lock")))? {
+        Some(file) => Ok(!lock::is_acquired(file.try_lock_shared())?),
+        None => Ok(false),
     }
 }
 

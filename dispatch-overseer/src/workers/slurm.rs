@@ -3,36 +3,19 @@
 //! Each worker is one `sbatch`, not an element of an array: the pending elements of an array are
 //! one record in Slurm, and `scancel --state=PENDING` of one element (22.05) cancels all of them.
 
-use std::path::PathBuf;
-use std::time::Duration;
-
-use dispatch_core::scheduler::command::Command;
 use dispatch_core::scheduler::slurm_answer::squeue_rows;
 use worker_demand::Worker;
 
-use super::{
-    BackendError, StartError, WorkerBackend, WorkerResources, classify_submit_failure, library_path,
-};
+use super::{BackendError, SchedulerJobs, StartError, WorkerBackend, library_path};
 use crate::job::{Job, State};
 
 /// Slurm, through its commands in PATH.
 #[derive(Debug)]
-pub struct Slurm {
-    /// Part of the job name, which marks the jobs of this overseer.
-    pub label: String,
-    /// Directory for the output of workers, best shared with the nodes.
-    pub logs: PathBuf,
-    /// Timeout of each Slurm command.
-    pub command_timeout: Duration,
-    /// Resources of one worker.
-    pub resources: WorkerResources,
-    /// Arguments that the admin adds to sbatch.
-    pub extra_arguments: Vec<String>,
-}
+pub struct Slurm(pub SchedulerJobs);
 
 impl Slurm {
     fn name(&self) -> String {
-        format!("dispatch-worker-{}", self.label)
+        format!("dispatch-worker-{}", self.0.label)
     }
 
     fn arguments(&self, command_hash: &str) -> Vec<String> {
@@ -40,17 +23,17 @@ impl Slurm {
             "--parsable".to_owned(),
             // Only the demand file decides about a replacement of a lost worker.
             "--no-requeue".to_owned(),
-            format!("--cpus-per-task={}", self.resources.cpus),
-            format!("--mem={}M", self.resources.memory_mib),
+            format!("--cpus-per-task={}", self.0.cpus),
+            format!("--mem={}M", self.0.memory_mib),
             "--chdir=/".to_owned(),
             // %j is the pattern of sbatch for the job id; any other percent sign is part of the
             // path.
             format!(
                 "--output={}/%j.log",
-                self.logs.to_string_lossy().replace('%', "%%")
+                self.0.logs.to_string_lossy().replace('%', "%%")
             ),
         ];
-        arguments.extend(self.extra_arguments.iter().cloned());
+        arguments.extend(self.0.submit_options.iter().cloned());
         // Last, so that no extra argument overrides them: the job is found again by these.
         arguments.push(format!("--job-name={}", self.name()));
         arguments.push(format!("--comment={command_hash}"));
@@ -126,16 +109,14 @@ fn job_state(state: &str) -> Option<State> {
 impl WorkerBackend for Slurm {
     async fn list(&self) -> Result<Vec<Job>, BackendError> {
         let user = rustix::process::getuid().as_raw();
-        let command = Command::new("squeue")
-            .timeout(self.command_timeout)
+        let command = self
+            .0
+            .command("squeue")
             // Default times are local without a time zone.
             .envs([("SLURM_TIME_FORMAT".into(), "%s".into())])
             .args(["--all", "--format=%i|%T|%S|%k"])
             .args([format!("--user={user}"), format!("--name={}", self.name())]);
-        let answer = command
-            .run_checked()
-            .await
-            .map_err(|e| BackendError(e.to_string()))?;
+        let answer = command.run_checked().await?;
         let Some(jobs) = squeue_rows(&answer).map(parse) else {
             return Err(BackendError(answer.stderr));
         };
@@ -146,34 +127,30 @@ impl WorkerBackend for Slurm {
     async fn start(&self, count: u32, worker: &Worker) -> Result<(), StartError> {
         // A job inherits the environment of sbatch, and TMPDIR of this machine may not exist on the
         // node.
-        let command = Command::new("sbatch")
-            .timeout(self.command_timeout)
+        let command = self
+            .0
+            .command("sbatch")
             .without("TMPDIR")
             .args(self.arguments(&worker.command_hash()))
             .input(script(worker)?);
         for _ in 0..count {
-            command
-                .clone()
-                .run_checked()
-                .await
-                .map_err(classify_submit_failure)?;
+            command.clone().run_checked().await?;
         }
         Ok(())
     }
 
     async fn stop(&self, jobs: &[String]) -> Result<(), BackendError> {
         // A job that has started since the listing is left alone.
-        let command = Command::new("scancel")
-            .timeout(self.command_timeout)
-            .args(["--state=PENDING"])
-            .args(jobs);
-        let done = command.run_checked().await;
-        done.map(drop).map_err(|e| BackendError(e.to_string()))
+        let command = self.0.command("scancel").args(["--state=PENDING"]);
+        command.args(jobs).run_checked().await?;
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn worker() -> Worker {
@@ -204,16 +181,14 @@ mod tests {
 
     #[test]
     fn name_and_comment_are_ours_whatever_an_admin_adds() {
-        let slurm = Slurm {
+        let slurm = Slurm(SchedulerJobs {
             label: "0123".into(),
             logs: "/shared/100%".into(),
             command_timeout: Duration::from_secs(1),
-            resources: WorkerResources {
-                cpus: 2,
-                memory_mib: 512,
-            },
-            extra_arguments: vec!["--partition=p".into(), "--job-name=x".into()],
-        };
+            cpus: 2,
+            memory_mib: 512,
+            submit_options: vec!["--partition=p".into(), "--job-name=x".into()],
+        });
         let arguments = slurm.arguments("mark").join(" ");
         assert_eq!(
             arguments,

@@ -22,10 +22,7 @@ pub enum ReadError {
     Json(String),
     /// A value in the JSON form is not allowed.
     #[error("{key}: {problem}")]
-    Value {
-        key: &'static str,
-        problem: ValueError,
-    },
+    Value { key: String, problem: ValueError },
 }
 
 /// Problem at a position.

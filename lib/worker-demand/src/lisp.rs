@@ -82,22 +82,21 @@ pub fn read(text: &str) -> Result<Demand, ReadError> {
             }
         }
     };
-    let status = keyword(STATUS, take(STATUS)?)?;
+    let computation_status = keyword(STATUS, take(STATUS)?)?;
     let timestamp = number(TIMESTAMP, take(TIMESTAMP)?)?;
     let member_id = string(MEMBER, "a text", take(MEMBER)?)?;
     let update_interval = number(INTERVAL, take(INTERVAL)?)?;
-    let needed = number(NEEDED, take(NEEDED)?)?;
-    let (program, libraries) = executable(take(EXECUTABLE)?)?;
-    let arguments = strings(ARGUMENTS, "a list of texts", take(ARGUMENTS)?)?;
+    let slaves_needed = number(NEEDED, take(NEEDED)?)?;
+    let (slave_executable, slave_libraries) = executable(take(EXECUTABLE)?)?;
     let raw = UncheckedDemand {
-        status,
+        computation_status,
         timestamp,
         member_id,
         update_interval,
-        needed,
-        program,
-        libraries,
-        arguments,
+        slaves_needed,
+        slave_executable,
+        slave_libraries,
+        slave_arguments: strings(ARGUMENTS, "a list of texts", take(ARGUMENTS)?)?,
     };
     raw.validate().map_err(|(key, problem)| {
         let problem = Problem::Value { key, problem };

@@ -1,5 +1,7 @@
 //! Checks the values of a demand file, for both forms.
 
+use serde::{Deserialize, Serialize};
+
 use crate::demand::{Demand, Status, UNIVERSAL_EPOCH, Worker};
 
 /// Maximum update interval, in seconds: one week.
@@ -44,16 +46,18 @@ pub enum ValueError {
     LongList,
 }
 
-/// The values of a file before they are checked.
+/// The values of a file before they are checked, with the names of the JSON form.
+#[derive(Serialize, Deserialize)]
 pub struct UncheckedDemand {
-    pub status: String,
+    pub computation_status: String,
     pub timestamp: u64,
     pub member_id: String,
     pub update_interval: u64,
-    pub needed: u64,
-    pub program: String,
-    pub libraries: Vec<String>,
-    pub arguments: Vec<String>,
+    pub slaves_needed: u64,
+    pub slave_executable: String,
+    #[serde(default)]
+    pub slave_libraries: Vec<String>,
+    pub slave_arguments: Vec<String>,
 }
 
 /// Keys of the format, in the order in which they are written.
@@ -68,8 +72,8 @@ pub const ARGUMENTS: &str = "slave-arguments";
 impl UncheckedDemand {
     /// Checks all values. The error names the key.
     pub fn validate(self) -> Result<Demand, (&'static str, ValueError)> {
-        let Some(status) = Status::parse(&self.status) else {
-            return Err((STATUS, ValueError::Status(self.status)));
+        let Some(status) = Status::parse(&self.computation_status) else {
+            return Err((STATUS, ValueError::Status(self.computation_status)));
         };
         if self.timestamp >= 1 << 40 {
             return Err((TIMESTAMP, ValueError::FarFuture(self.timestamp)));
@@ -84,12 +88,12 @@ impl UncheckedDemand {
         if !(1..=MAX_UPDATE_INTERVAL).contains(&self.update_interval) {
             return Err((INTERVAL, ValueError::Interval(self.update_interval)));
         }
-        let Ok(needed) = u32::try_from(self.needed) else {
-            return Err((NEEDED, ValueError::Needed(self.needed)));
+        let Ok(needed) = u32::try_from(self.slaves_needed) else {
+            return Err((NEEDED, ValueError::Needed(self.slaves_needed)));
         };
-        path(&self.program).map_err(|problem| (EXECUTABLE, problem))?;
-        list(&self.libraries, path).map_err(|problem| (EXECUTABLE, problem))?;
-        list(&self.arguments, text).map_err(|problem| (ARGUMENTS, problem))?;
+        path(&self.slave_executable).map_err(|problem| (EXECUTABLE, problem))?;
+        list(&self.slave_libraries, path).map_err(|problem| (EXECUTABLE, problem))?;
+        list(&self.slave_arguments, text).map_err(|problem| (ARGUMENTS, problem))?;
         Ok(Demand {
             status,
             written_at,
@@ -97,9 +101,9 @@ impl UncheckedDemand {
             update_interval: self.update_interval,
             needed,
             worker: Worker {
-                program: self.program,
-                libraries: self.libraries,
-                arguments: self.arguments,
+                program: self.slave_executable,
+                libraries: self.slave_libraries,
+                arguments: self.slave_arguments,
             },
         })
     }
