@@ -115,6 +115,11 @@ impl Condor {
         AttemptDir::of(self.state_dir.path(), container)
     }
 
+    /// Charges `commands` to the rate limit of the controller.
+    pub(crate) fn charge_commands(&self, commands: u32) {
+        self.extra_commands.fetch_add(commands, Ordering::Relaxed);
+    }
+
     /// The job ads that `program` (condor_q or condor_history) prints for `constraint`.
     pub(crate) async fn query_ads(
         &self,
@@ -144,7 +149,7 @@ impl Condor {
                 return Ok(Vec::new());
             }
             // A job may have been submitted between the two.
-            self.extra_commands.fetch_add(1, Ordering::Relaxed);
+            self.charge_commands(1);
             answer = ask().await.map_err(|e| no_answer(e.to_string()))?;
         }
         if prints_none(&answer) {
@@ -165,7 +170,7 @@ impl Condor {
     /// Whether the schedd itself says that it has no such jobs: without jobs, `condor_q -json`
     /// prints nothing, and a site may print greetings and errors of its own.
     async fn is_queue_empty(&self, constraint: &str) -> bool {
-        self.extra_commands.fetch_add(1, Ordering::Relaxed);
+        self.charge_commands(1);
         let command = Command::new("condor_q").timeout(self.command_timeout);
         let totals = command.args(["-totals", "-constraint", constraint]);
         let answer = totals.run_checked().await;

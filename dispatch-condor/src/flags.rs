@@ -11,7 +11,7 @@ use dispatch_core::scheduler::owner_map::OwnerMap;
 use dispatch_core::service::subcommands::dry_run::looks_secret;
 use dispatch_core::service::{self, man_page, subcommands};
 
-use crate::submit::admin_lines::{AdminLines, GPUS, PREEMPTIBLE, RequestedKinds};
+use crate::submit::admin_lines::{AdminLines, RequestedKinds};
 use crate::submit::description::Settings;
 use crate::submit::quoting;
 use crate::submit::reserved_keys::contains_token;
@@ -160,35 +160,23 @@ impl Flags {
 
     fn submit_lines(&self) -> Result<AdminLines, crate::submit::admin_lines::LineError> {
         let mut lines = AdminLines::default();
-        for (flag, key, value) in [
-            (
-                "accounting_group",
-                "accounting_group",
-                &self.accounting_group,
-            ),
-            (
-                "accounting_group_user",
-                "accounting_group_user",
-                &self.accounting_group_user,
-            ),
-            (
-                "concurrency_limits",
-                "concurrency_limits",
-                &self.concurrency_limits,
-            ),
-            ("requirements", "requirements", &self.requirements),
-            ("rank", "rank", &self.rank),
+        for (key, value) in [
+            ("accounting_group", &self.accounting_group),
+            ("accounting_group_user", &self.accounting_group_user),
+            ("concurrency_limits", &self.concurrency_limits),
+            ("requirements", &self.requirements),
+            ("rank", &self.rank),
         ] {
-            lines.add_setting(flag, key, value)?;
+            lines.add_setting(key, key, value)?;
         }
         for line in &self.lines {
             lines.add("lines", line, RequestedKinds::NONE)?;
         }
         for line in &self.gpu_lines {
-            lines.add("gpu_lines", line, GPUS)?;
+            lines.add("gpu_lines", line, RequestedKinds::GPUS)?;
         }
         for line in &self.preemptible_lines {
-            lines.add("preemptible_lines", line, PREEMPTIBLE)?;
+            lines.add("preemptible_lines", line, RequestedKinds::PREEMPTIBLE)?;
         }
         Ok(lines)
     }
@@ -263,10 +251,7 @@ mod tests {
             parse::<Flags>(words, &KEYS, crunch_run_default).map_err(|e| e.to_string())?;
         flags.common.config = config.map(Into::into);
         let settings = flags.settings().map_err(|error| error.to_string())?;
-        let asks = RequestedKinds {
-            gpus: true,
-            ..RequestedKinds::default()
-        };
+        let asks = RequestedKinds::GPUS;
         let lines = settings
             .admin_lines
             .merge_over(Vec::new(), asks)

@@ -100,7 +100,7 @@ impl Scheduler for Condor {
 
     async fn run_upkeep(&self) {
         self.monitor_jobs();
-        self.refresh_capacity().await;
+        self.capacity.refresh(self.command_timeout).await;
         self.refresh_partitions().await;
         if let Some(map) = &self.settings.owner_map {
             map.refresh().await;

@@ -139,10 +139,9 @@ pub fn admit(
     answers
 }
 
-fn sum(running: &[Running]) -> ResourceVector {
-    running
-        .iter()
-        .fold(ResourceVector::default(), |sum, one| sum.plus(one.load))
+/// What these jobs hold together.
+pub fn sum(running: &[Running]) -> ResourceVector {
+    running.iter().map(|one| one.load).sum()
 }
 
 /// The latest time at which `load` fits, and the resources that are free beside it then.
@@ -201,38 +200,37 @@ fn describe(kind: ResourceKind, load: ResourceVector) -> String {
     }
 }
 
+/// What `say` makes of each kind of which `load` needs more than there is, and of what it needs.
+fn shortages(
+    load: ResourceVector,
+    there: ResourceVector,
+    separator: &str,
+    say: impl Fn(ResourceKind, String) -> String,
+) -> String {
+    let kinds = load.short_of(&there);
+    let parts: Vec<String> = kinds.map(|kind| say(kind, describe(kind, load))).collect();
+    parts.join(separator)
+}
+
 fn too_large(load: ResourceVector, capacity: ResourceVector) -> String {
-    let parts: Vec<String> = load
-        .short_of(&capacity)
-        .map(|kind| {
-            let whole = match kind {
-                ResourceKind::Scratch => "the disk has",
-                _ => "this machine has",
-            };
-            format!(
-                "{}, and {whole} {}",
-                describe(kind, load),
-                kind.format_amount(capacity.get(kind))
-            )
-        })
-        .collect();
-    format!("it needs {}", parts.join("; "))
+    let parts = shortages(load, capacity, "; ", |kind, needed| {
+        let whole = match kind {
+            ResourceKind::Scratch => "the disk has",
+            _ => "this machine has",
+        };
+        let has = kind.format_amount(capacity.get(kind));
+        format!("{needed}, and {whole} {has}")
+    });
+    format!("it needs {parts}")
 }
 
 fn too_large_beside(load: ResourceVector, left: ResourceVector) -> String {
-    let parts: Vec<String> = load
-        .short_of(&left)
-        .map(|kind| {
-            format!(
-                "{}, and {} is left",
-                describe(kind, load),
-                kind.format_amount(left.get(kind))
-            )
-        })
-        .collect();
+    let parts = shortages(load, left, "; ", |kind, needed| {
+        let left = kind.format_amount(left.get(kind));
+        format!("{needed}, and {left} is left")
+    });
     format!(
-        "the runner of its workflow waits for it and holds a part of this machine: it needs {} beside the runner",
-        parts.join("; ")
+        "the runner of its workflow waits for it and holds a part of this machine: it needs {parts} beside the runner"
     )
 }
 
@@ -247,18 +245,11 @@ fn needs_room(load: ResourceVector, capacity: ResourceVector) -> String {
 }
 
 fn shortage(load: ResourceVector, free: ResourceVector, capacity: ResourceVector) -> String {
-    let parts: Vec<String> = load
-        .short_of(&free)
-        .map(|kind| {
-            format!(
-                "{} ({} of {} free)",
-                describe(kind, load),
-                kind.format_amount(free.get(kind)),
-                kind.format_amount(capacity.get(kind))
-            )
-        })
-        .collect();
-    format!("waits for {}", parts.join(" and "))
+    let parts = shortages(load, free, " and ", |kind, needed| {
+        let [free, all] = [free, capacity].map(|amounts| kind.format_amount(amounts.get(kind)));
+        format!("{needed} ({free} of {all} free)")
+    });
+    format!("waits for {parts}")
 }
 
 #[cfg(test)]

@@ -113,20 +113,13 @@ impl CrunchRun {
             source,
         })?;
         fail_point("local.spawned");
-        let output = match tokio::time::timeout(START_TIMEOUT, child.wait_with_output()).await {
-            Ok(Ok(output)) => output,
-            Ok(Err(error)) => {
-                return Err(StartError::Unknown(format!(
-                    "cannot wait for crunch-run: {error}"
-                )));
-            }
-            Err(_) => {
-                return Err(StartError::Unknown(format!(
-                    "crunch-run did not answer within {} s",
-                    START_TIMEOUT.as_secs()
-                )));
-            }
-        };
+        let answer = tokio::time::timeout(START_TIMEOUT, child.wait_with_output()).await;
+        let answer = answer.map_err(|_| {
+            let seconds = START_TIMEOUT.as_secs();
+            StartError::Unknown(format!("crunch-run did not answer within {seconds} s"))
+        })?;
+        let output = answer
+            .map_err(|error| StartError::Unknown(format!("cannot wait for crunch-run: {error}")))?;
         fail_point("local.executor-answered");
         let words = String::from_utf8_lossy(&output.stderr).trim().to_owned();
         match output.status.code() {
@@ -186,8 +179,8 @@ impl CrunchRun {
         Ok(())
     }
 
-    fn arguments(&self, dir: &JobDir, record: &JobRecord) -> Vec<std::ffi::OsString> {
-        let mut arguments: Vec<std::ffi::OsString> = vec![
+    fn arguments(&self, dir: &JobDir, record: &JobRecord) -> Vec<OsString> {
+        let mut arguments: Vec<OsString> = vec![
             "--detach".into(),
             LEAVE_TO_DISPATCHER.into(),
             "--job-dir".into(),
@@ -204,12 +197,8 @@ impl CrunchRun {
             arguments.extend(["--cpuset".into(), cpus.into()]);
         }
         if let Some(first) = record.reservation.gpus.first() {
-            let ids: Vec<&str> = record
-                .reservation
-                .gpus
-                .iter()
-                .map(|g| g.id.as_str())
-                .collect();
+            let gpus = record.reservation.gpus.iter();
+            let ids: Vec<&str> = gpus.map(|gpu| gpu.id.as_str()).collect();
             arguments.extend(["--gpu-stack".into(), first.stack.as_str().into()]);
             arguments.extend(["--gpu-ids".into(), ids.join(",").into()]);
         }

@@ -31,7 +31,7 @@ pub fn left_to_others(
         .filter(|want| want.since < ours)
         .map(load_of)
         .filter(|load| load.fits(&left))
-        .fold(ResourceVector::default(), ResourceVector::plus)
+        .sum()
 }
 
 /// What is said to others: the load of the first job that waits, if it would start without them.

@@ -14,6 +14,15 @@ pub struct Gpu {
     pub id: String,
 }
 
+/// The numbers of CUDA and ROCm GPUs among these.
+pub fn count<'a>(gpus: impl IntoIterator<Item = &'a Gpu>) -> [u64; 2] {
+    gpus.into_iter()
+        .fold([0, 0], |[cuda, rocm], gpu| match gpu.stack {
+            GpuStack::Cuda => [cuda + 1, rocm],
+            GpuStack::Rocm => [cuda, rocm + 1],
+        })
+}
+
 /// The GPUs below `root` ("/" outside tests), without those that environment variables of this
 /// process hide.
 pub fn probe(root: &Path, environment: impl Fn(&str) -> Option<String>) -> Vec<Gpu> {

@@ -57,7 +57,7 @@ pub struct Shared {
 }
 
 /// The machine and the jobs on it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct State {
     pub(crate) machine: Machine,
     /// What the jobs of other dispatchers on this machine hold.
@@ -137,14 +137,7 @@ impl Local {
         );
         let state = State {
             machine,
-            others: Vec::new(),
-            wants: Vec::new(),
-            head: None,
-            said: None,
-            jobs: BTreeMap::new(),
-            starting: BTreeSet::new(),
-            without_room: BTreeMap::new(),
-            last_scan: None,
+            ..State::default()
         };
         let program = &crunch_run.program;
         let mut needs = state_dir.host_needs(program, "--version");

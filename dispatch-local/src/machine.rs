@@ -10,10 +10,10 @@ use procfs::ProcessCGroup;
 use procfs::process::{MountInfo, Process};
 
 use crate::gpu_discovery::{self, Gpu};
-use crate::resources::{GpuStack, ResourceVector};
+use crate::resources::ResourceVector;
 
 /// The resources of this machine for containers.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Machine {
     /// Numbers of the CPUs in this process's affinity mask.
     pub cpus: Vec<u32>,
@@ -83,14 +83,8 @@ impl Machine {
     }
 
     fn with_scratch(&self, scratch: u64) -> ResourceVector {
-        let count = |stack| self.gpus.iter().filter(|gpu| gpu.stack == stack).count() as u64;
-        ResourceVector::new(
-            u64::from(self.cpu_quota),
-            self.ram,
-            scratch,
-            count(GpuStack::Cuda),
-            count(GpuStack::Rocm),
-        )
+        let [cuda, rocm] = gpu_discovery::count(&self.gpus);
+        ResourceVector::new(self.cpu_quota.into(), self.ram, scratch, cuda, rocm)
     }
 }
 
@@ -186,10 +180,7 @@ fn directories(group: &ProcessCGroup, mounts: &[MountInfo]) -> Vec<PathBuf> {
     };
     let path = group.pathname.trim_start_matches('/');
     let root = mount.root.trim_start_matches('/');
-    let own = Path::new(path)
-        .strip_prefix(root)
-        .unwrap_or(Path::new(""))
-        .to_owned();
+    let own = Path::new(path).strip_prefix(root).unwrap_or(Path::new(""));
     own.ancestors()
         .map(|above| mount.mount_point.join(above))
         .collect()

@@ -175,13 +175,8 @@ impl MachineClaims {
 
     /// What all living jobs of other dispatchers hold.
     pub fn others(&self) -> Vec<HeldByOther> {
-        let names = match self.names() {
-            Ok(names) => names,
-            Err(error) => {
-                self.failed("cannot be read", Some(&error));
-                return Vec::new();
-            }
-        };
+        let failed = |error: &io::Error| self.failed("cannot be read", Some(error));
+        let names = self.names().inspect_err(failed).unwrap_or_default();
         let mut known = self.known.lock();
         let mut still_known = BTreeMap::new();
         let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
@@ -247,36 +242,33 @@ impl MachineClaims {
     /// [`WANT_TTL`].
     pub fn set_want(&self, want: Option<&Want>) {
         let name = format!("{}{WANT_SUFFIX}", self.instance);
-        let written = match want {
-            None => {
-                let _ = rustix::fs::unlinkat(&self.dir, name, AtFlags::empty());
-                return;
-            }
-            Some(want) => ProcessIdentity::of(std::process::id()).and_then(|process| {
-                let want = want.clone();
-                self.write(&name, &WantFile { process, want })
+        match want.cloned() {
+            None => self.remove(&name),
+            Some(want) => self.say(&name, std::process::id(), |process| WantFile {
+                process,
+                want,
             }),
-        };
-        if let Err(error) = written {
-            self.failed("cannot be written to", Some(&error));
         }
     }
 
     /// Says that the job holds this while the process lives.
     pub fn publish(&self, container: &ContainerUuid, reservation: &Reservation, pid: u32) {
-        let written = ProcessIdentity::of(pid).and_then(|process| {
-            let reservation = reservation.clone();
-            self.write(
-                &self.name_of(container),
-                &Claim {
-                    process,
-                    reservation,
-                },
-            )
+        self.say(&self.name_of(container), pid, |process| Claim {
+            process,
+            reservation: reservation.clone(),
         });
-        if let Err(error) = written {
+    }
+
+    /// Writes what counts while the process lives.
+    fn say<T: Serialize>(&self, name: &str, pid: u32, content: impl FnOnce(ProcessIdentity) -> T) {
+        let process = ProcessIdentity::of(pid);
+        if let Err(error) = process.and_then(|process| self.write(name, &content(process))) {
             self.failed("cannot be written to", Some(&error));
         }
+    }
+
+    fn remove(&self, name: &str) {
+        let _ = rustix::fs::unlinkat(&self.dir, name, AtFlags::empty());
     }
 
     /// Removes the claims of all jobs of this dispatcher but these, and adds what is missing.
@@ -293,9 +285,7 @@ impl MachineClaims {
                         there.insert(job.clone());
                     }
                 }
-                None => {
-                    let _ = rustix::fs::unlinkat(&self.dir, name, AtFlags::empty());
-                }
+                None => self.remove(&name),
             }
         }
         for (container, (reservation, pid)) in jobs {
@@ -357,7 +347,7 @@ impl MachineClaims {
 
     fn write(&self, name: &str, content: &impl Serialize) -> io::Result<()> {
         let draft = format!(".{name}");
-        let _ = rustix::fs::unlinkat(&self.dir, &draft, AtFlags::empty());
+        self.remove(&draft);
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let mut file = File::from(rustix::fs::openat(&self.dir, &draft, flags, READABLE)?);
         rustix::fs::fchmod(&file, READABLE)?;

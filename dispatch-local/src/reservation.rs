@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use crate::gpu_discovery::Gpu;
+use crate::gpu_discovery::{self, Gpu};
 use crate::machine::Machine;
 use crate::resources::{GpuStack, ResourceKind, ResourceVector};
 
@@ -28,9 +28,7 @@ impl Reservation {
         others: impl Iterator<Item = &'a Reservation> + Clone,
         load: ResourceVector,
     ) -> Result<Self, Vec<ResourceKind>> {
-        let used = others.clone().fold(ResourceVector::default(), |sum, one| {
-            sum.plus(one.resources())
-        });
+        let used = others.clone().map(Reservation::resources).sum();
         let short: Vec<ResourceKind> = load.short_of(&machine.capacity().minus(used)).collect();
         if !short.is_empty() {
             return Err(short);
@@ -66,14 +64,8 @@ impl Reservation {
 
     /// The reserved amounts.
     pub fn resources(&self) -> ResourceVector {
-        let count = |stack| self.gpus.iter().filter(|gpu| gpu.stack == stack).count() as u64;
-        ResourceVector::new(
-            self.cpus.len() as u64,
-            self.ram,
-            self.scratch,
-            count(GpuStack::Cuda),
-            count(GpuStack::Rocm),
-        )
+        let [cuda, rocm] = gpu_discovery::count(&self.gpus);
+        ResourceVector::new(self.cpus.len() as u64, self.ram, self.scratch, cuda, rocm)
     }
 
     /// The CPUs in the kernel's list format: `0,2-3`.

@@ -1,5 +1,7 @@
 //! Amounts of all resources that containers share, added and compared as one vector. Pure.
 
+use std::iter::Sum;
+
 use dispatch_core::model::resources::ResourceRequest;
 use serde::{Deserialize, Serialize};
 use units::format_size;
@@ -148,5 +150,10 @@ impl ResourceVector {
         ResourceKind::ALL
             .into_iter()
             .filter(move |kind| wanted.get(*kind) > there.get(*kind))
+    }
+}
+impl Sum for ResourceVector {
+    fn sum<I: Iterator<Item = Self>>(vectors: I) -> Self {
+        vectors.fold(Self::default(), Self::plus)
     }
 }

@@ -20,7 +20,7 @@ use dispatch_core::scheduler::{
 };
 use rustix::process::Signal;
 
-use crate::backfill::{Running, Waiting, admit, latest_end};
+use crate::backfill::{Running, Waiting, admit, latest_end, sum};
 use crate::crunch_run_process::CrunchRunProcess;
 use crate::fairness::{self, Head, left_to_others};
 use crate::job_dir::{CrunchRunExit, JobStatus};
@@ -54,14 +54,10 @@ impl Scheduler for Local {
                 ends: latest_end(record.submitted_at, record.limit),
             })
             .collect();
-        let sum_of = |running: &[Running]| {
-            let loads = running.iter().map(|one| one.load);
-            loads.fold(ResourceVector::default(), ResourceVector::plus)
-        };
-        let reserved = sum_of(&running);
+        let reserved = sum(&running);
         let by_others = self.shared.taken_by_others(&state.machine, reserved);
         running.extend(self.shared.trash_load(&state.machine));
-        let of_jobs = sum_of(&running);
+        let of_jobs = sum(&running);
         let capacity = state.machine.capacity().minus(by_others);
         let left = state.machine_left().capacity().minus(by_others);
         let uptime = uptime_milliseconds();
@@ -81,14 +77,11 @@ impl Scheduler for Local {
             load: *load,
             ends: latest_end(now, c.needs.max_run_time),
         }));
-        let of_locked_too = locked
-            .iter()
-            .fold(of_jobs, |sum, (_, load)| sum.plus(*load));
+        let of_locked_too = of_jobs.plus(locked.iter().map(|(_, load)| *load).sum());
         let runners = |candidate: &Candidate| {
             let jobs = candidate.runners.iter();
             let jobs = jobs.filter_map(|runner| state.jobs.get(runner)?.record.as_ref());
-            let loads = jobs.map(|record| record.reservation.resources());
-            loads.fold(ResourceVector::default(), ResourceVector::plus)
+            jobs.map(|record| record.reservation.resources()).sum()
         };
         let waiting: Vec<Waiting> = candidates
             .iter()
@@ -172,9 +165,8 @@ impl Scheduler for Local {
             .jobs
             .values()
             .filter_map(|job| job.record.as_ref())
-            .fold(ResourceVector::default(), |sum, n| {
-                sum.plus(n.reservation.resources())
-            });
+            .map(|record| record.reservation.resources())
+            .sum();
         let by_others = self.shared.taken_by_others(&state.machine, used);
         let trash = self.shared.trash_load(&state.machine);
         let used = trash.map_or(used.plus(by_others), |trash| used.plus(trash.load));
@@ -196,35 +188,22 @@ impl Scheduler for Local {
     /// Scans the job directories, and tracks the jobs that are alive.
     async fn list_jobs(&self) -> Result<Vec<Job>, SchedulerError> {
         let shared = self.shared.clone();
-        let runtime = tokio::runtime::Handle::current();
-        let jobs = tokio::task::spawn_blocking(move || {
-            let _inside = runtime.enter();
+        let scanning = tokio::task::spawn_blocking(move || {
             let scan = shared.scan_job_dirs()?;
             Ok::<_, io::Error>(shared.apply_scan(scan))
         });
-        let no_answer = |detail: String| SchedulerError::NoAnswer {
-            scheduler: NAME,
-            detail,
-        };
-        match jobs.await {
-            Ok(Ok(jobs)) => Ok(jobs),
-            Ok(Err(error)) => Err(no_answer(format!(
-                "cannot read {}: {error}",
-                self.shared.state_dir.path().display()
-            ))),
-            Err(error) => Err(no_answer(error.to_string())),
-        }
+        let scanned = scanning
+            .await
+            .map_err(|error| no_answer(error.to_string()))?;
+        let state_dir = self.shared.state_dir.path().display();
+        scanned.map_err(|error| no_answer(format!("cannot read {state_dir}: {error}")))
     }
 
     /// Discards directories of finished jobs, starts due deliveries of results, and probes an idle
     /// machine again.
     async fn run_upkeep(&self) {
         let shared = self.shared.clone();
-        let runtime = tokio::runtime::Handle::current();
-        let upkeep = tokio::task::spawn_blocking(move || {
-            let _inside = runtime.enter();
-            shared.run_upkeep();
-        });
+        let upkeep = tokio::task::spawn_blocking(move || shared.run_upkeep());
         if let Err(error) = upkeep.await {
             tracing::warn!(%error, "the upkeep of job directories failed; the next listing retries");
         }
@@ -297,6 +276,13 @@ impl Scheduler for Local {
     }
 }
 
+fn no_answer(detail: String) -> SchedulerError {
+    SchedulerError::NoAnswer {
+        scheduler: NAME,
+        detail,
+    }
+}
+
 impl Local {
     /// Signals the crunch-run of a job.
     fn signal(&self, job: &JobId, mode: StopMode) -> Result<(), SchedulerError> {
@@ -310,10 +296,6 @@ impl Local {
             let of_job = |worker: &&Arc<CrunchRunProcess>| worker.pid().to_string() == job.0;
             let mut workers = state.jobs.values().filter_map(|j| j.worker.as_ref());
             workers.find(of_job).cloned()
-        };
-        let no_answer = |detail: String| SchedulerError::NoAnswer {
-            scheduler: NAME,
-            detail,
         };
         let id = &job.0;
         match worker {

@@ -42,13 +42,15 @@ impl Shared {
             container: container.clone(),
             detail,
         };
+        let ambiguous = |detail: String| SchedulerError::Ambiguous {
+            scheduler: NAME,
+            container: container.clone(),
+            detail,
+        };
         let load = ResourceVector::of(&order.needs).map_err(refused)?;
         if let Ok(JobStatus::Alive(_)) = dir.status() {
-            return Err(SchedulerError::Ambiguous {
-                scheduler: NAME,
-                container,
-                detail: "an earlier crunch-run of this container still runs here".into(),
-            });
+            let why = "an earlier crunch-run of this container still runs here";
+            return Err(ambiguous(why.to_owned()));
         }
         let record = match self.reserve(&order, load).await {
             Ok(record) => record,
@@ -74,11 +76,7 @@ impl Shared {
                 }
                 Ok(JobId(pid.to_string()))
             }
-            Err(StartError::Unknown(detail)) => Err(SchedulerError::Ambiguous {
-                scheduler: NAME,
-                container,
-                detail,
-            }),
+            Err(StartError::Unknown(detail)) => Err(ambiguous(detail)),
             Err(error) => {
                 state.jobs.remove(&container);
                 drop(state);

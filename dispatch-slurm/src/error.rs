@@ -2,7 +2,7 @@
 //!
 //! Input: what the command wrote or why it failed. Output: a [`SchedulerError`] with Slurm's name.
 
-use dispatch_core::scheduler::SchedulerError;
+use dispatch_core::scheduler::{SchedulerError, SubmitRequest};
 
 /// Name of this scheduler in errors and logs.
 pub const NAME: &str = "slurm";
@@ -12,5 +12,14 @@ pub fn no_answer(detail: String) -> SchedulerError {
     SchedulerError::NoAnswer {
         scheduler: NAME,
         detail,
+    }
+}
+
+/// The container of this order cannot be submitted; `error` is the cause.
+pub fn refused(order: &SubmitRequest, error: impl ToString) -> SchedulerError {
+    SchedulerError::Refused {
+        scheduler: NAME,
+        container: order.container.clone(),
+        detail: error.to_string(),
     }
 }

@@ -73,7 +73,7 @@ pub struct Flags {
     pub constraint: Vec<String>,
     /// Room for each pending job of an account in Slurm's priority. A larger one needs fewer
     /// changes of jobs, a smaller one needs lower nice values
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = value_parser!(i64).range(PRIORITY_SPREADS))]
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_PRIORITY_SPREAD, value_parser = value_parser!(i64).range(PRIORITY_SPREADS))]
     pub priority_spread: i64,
     /// Whether to submit containers with equal requests as one job array
     #[arg(long, value_name = "WHEN", default_value = "auto")]
@@ -95,6 +95,8 @@ pub struct Flags {
     pub common: service::Flags,
 }
 
+/// Default of `--priority-spread`.
+const DEFAULT_PRIORITY_SPREAD: i64 = 10;
 /// Room for each pending job in Slurm's priority; 0 means the default, as in Arvados.
 const PRIORITY_SPREADS: RangeInclusive<i64> = 0..=1_000_000;
 
@@ -137,6 +139,10 @@ impl Flags {
             constraint: PerPartition::parse(&self.constraint),
             clusters: self.clusters.clone(),
             environment,
+            priority_spread: match self.priority_spread {
+                0 => DEFAULT_PRIORITY_SPREAD,
+                spread => spread,
+            },
             arrays: self.arrays == ArrayMode::Auto,
             types: config
                 .map(config::Config::instance_types)

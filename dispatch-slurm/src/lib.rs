@@ -44,8 +44,7 @@ fn run(mut flags: Flags, origins: ValueSources, config: Option<Arc<Config>>) -> 
         let home = StateDir::acquire(&flags.state_dir)?;
         let instance_id = home.instance_id()?;
         let timeout = flags.common.command_timeout;
-        let slurm = Slurm::new(settings, home, instance_id.clone(), timeout)
-            .with_priority_spread(flags.priority_spread);
+        let slurm = Slurm::new(settings, home, instance_id.clone(), timeout);
         slurm.initialize().await?;
         Ok((slurm, instance_id))
     })

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use arvados_client::{ContainerUuid, TokenUuid};
+use dispatch_core::model::instance_types::fit;
 use dispatch_core::model::owner::{Charge, KnownOwner};
 use dispatch_core::model::resources::{Admission, ResourceRequest};
 use dispatch_core::model::world::{Job, JobId};
@@ -95,17 +96,12 @@ impl Scheduler for Slurm {
     /// Slurm queues containers that do not fit now; `max_pending` limits how many. Containers that
     /// fit no node at all are not submitted, and rejected ones wait.
     fn admit(&self, candidates: &[Candidate], _started: &[Candidate]) -> Vec<Admission> {
-        let fit_types_and_nodes = |candidate: &Candidate| match self.settings.fit(&candidate.needs)
-        {
-            Admission::Now => self.capacity.fit(&candidate.needs),
-            other => other,
-        };
-        let fit = |candidate: &Candidate| match fit_types_and_nodes(candidate) {
-            Admission::Now => {
-                let deferral = self.rejections.deferral(candidate);
-                deferral.map_or(Admission::Now, Admission::Later)
-            }
-            other => other,
+        let fit = |candidate: &Candidate| {
+            let needs = &candidate.needs;
+            let fits = [fit(&self.settings.types, needs), self.capacity.fit(needs)];
+            let obstacle = fits.into_iter().find(|fit| *fit != Admission::Now);
+            let deferral = || self.rejections.deferral(candidate).map(Admission::Later);
+            obstacle.or_else(deferral).unwrap_or(Admission::Now)
         };
         candidates.iter().map(fit).collect()
     }
@@ -151,9 +147,8 @@ impl Scheduler for Slurm {
     async fn run_upkeep(&self) {
         self.cancel_abandoned_elements().await;
         self.refresh_array_limit().await;
-        let [sinfo, scontrol] = ["sinfo", "scontrol"].map(|program| self.settings.client(program));
         self.capacity
-            .refresh(sinfo, scontrol, self.command_timeout)
+            .refresh(&self.settings, self.command_timeout)
             .await;
         if let Some(map) = &self.settings.owner_map {
             map.refresh().await;

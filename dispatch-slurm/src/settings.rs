@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use arvados_client::ContainerUuid;
 use dispatch_core::config::{Config, FileDefault, Form, Key};
-use dispatch_core::model::instance_types::{InstanceType, NoInstanceTypeFits, fit, name_for};
+use dispatch_core::model::instance_types::InstanceType;
 use dispatch_core::model::owner::{Charge, KnownOwner};
-use dispatch_core::model::resources::{Admission, ResourceRequest};
+use dispatch_core::model::resources::ResourceRequest;
 use dispatch_core::model::staging_allowance::StagingAllowance;
 use dispatch_core::scheduler::command::Command;
 use dispatch_core::scheduler::owner_map::{self, OwnerMap};
@@ -45,6 +45,8 @@ pub struct Settings {
     pub clusters: Option<String>,
     /// Environment of sbatch, which the job inherits.
     pub environment: BTreeMap<String, String>,
+    /// Distance of pending jobs in Slurm's priority.
+    pub priority_spread: i64,
     /// Whether equal containers are submitted as arrays.
     pub arrays: bool,
     /// Instance types of nodes; may be empty.
@@ -192,14 +194,20 @@ impl Settings {
 
     /// All templates but those of the owner map.
     fn templates(&self) -> impl Iterator<Item = &String> + Clone {
-        let keys = [
-            &self.account,
-            &self.qos,
-            &self.reservation,
-            &self.constraint,
-        ];
-        let keys = keys.into_iter().flat_map(PerPartition::templates);
-        keys.chain(self.all_arguments())
+        let options = self.partition_options().into_iter();
+        let values = options.flat_map(|(_, values)| values.templates());
+        values.chain(self.all_arguments())
+    }
+
+    /// The options with a value for each partition, by the names of their flags, which are those of
+    /// sbatch too.
+    pub fn partition_options(&self) -> [(&'static str, &PerPartition); 4] {
+        [
+            ("account", &self.account),
+            ("qos", &self.qos),
+            ("reservation", &self.reservation),
+            ("constraint", &self.constraint),
+        ]
     }
 
     /// Name of the GPU model for the first hardware target that has one.
@@ -215,16 +223,6 @@ impl Settings {
     pub fn charge(&self, owner: &KnownOwner) -> Charge {
         let templates = self.templates().filter(|template| uses_owner(template));
         owner_map::charge(self.owner_map.as_deref(), templates, owner.clone())
-    }
-
-    /// Name of the cheapest instance type that suits; empty without instance types.
-    pub fn instance_type(&self, needs: &ResourceRequest) -> Result<&str, NoInstanceTypeFits> {
-        name_for(&self.types, needs)
-    }
-
-    /// Whether some instance type suits. Slurm queues containers that do not fit now.
-    pub fn fit(&self, needs: &ResourceRequest) -> Admission {
-        fit(&self.types, needs)
     }
 
     /// Arguments of every Slurm command that address another cluster.
@@ -266,7 +264,7 @@ pub fn crunch_run_default(config: &Config) -> Vec<FileDefault> {
 
 #[cfg(test)]
 mod tests {
-    use dispatch_core::config::{Origin, parse};
+    use dispatch_core::config::parse;
 
     use super::*;
     use crate::flags::Flags;
@@ -378,7 +376,7 @@ mod tests {
         );
         assert_eq!(flags.common.min_retry_period.as_secs(), 13);
         let key = "Containers.SLURM.Clusters";
-        assert_eq!(origins.of("clusters"), Origin::File(key));
-        assert_eq!(origins.of("qos"), Origin::Default);
+        assert_eq!(origins.describe("clusters", "x"), format!("{key}: x"));
+        assert_eq!(origins.describe("qos", "x"), "default of --qos: x");
     }
 }

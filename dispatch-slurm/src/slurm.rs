@@ -30,9 +30,6 @@ use crate::submit::job_array::{ArrayLimit, ArrayTracker};
 use crate::wakeup::epilog_watcher::EpilogWatcher;
 use crate::wakeup::listing_burst::ListingBurst;
 
-/// Default distance of pending jobs in Slurm's priority.
-const DEFAULT_PRIORITY_SPREAD: i64 = 10;
-
 /// Slurm, as its client commands in PATH reach it.
 #[derive(Debug)]
 pub struct Slurm {
@@ -42,8 +39,6 @@ pub struct Slurm {
     /// Identifies the jobs of this dispatcher among those of other dispatchers of the same user.
     pub(crate) instance_id: String,
     pub(crate) command_timeout: Duration,
-    /// Distance of pending jobs in Slurm's priority.
-    pub(crate) priority_spread: i64,
     pub(crate) accounting: Accounting,
     pub(crate) capacity: NodeClassCache,
     /// Lists of partitions that give jobs less time than the admin's setting says, as logged.
@@ -91,7 +86,6 @@ impl Slurm {
             epilog: EpilogWatcher::in_directory(state_dir.path()),
             state_dir,
             instance_id,
-            priority_spread: DEFAULT_PRIORITY_SPREAD,
             accounting: Accounting::default(),
             rejections: Rejections::new("Slurm"),
             queue: Mutex::default(),
@@ -107,15 +101,6 @@ impl Slurm {
             by_name: Coalescer::default(),
             cancelled: Mutex::default(),
         }
-    }
-
-    /// Sets the distance of pending jobs in Slurm's priority; a value below 1 means the default.
-    pub fn with_priority_spread(mut self, priority_spread: i64) -> Self {
-        self.priority_spread = match priority_spread < 1 {
-            true => DEFAULT_PRIORITY_SPREAD,
-            false => priority_spread,
-        };
-        self
     }
 
     pub(crate) fn attempt_dir(&self, container: &ContainerUuid) -> AttemptDir {

@@ -1,7 +1,6 @@
 //! Puts waiting jobs in the order of their containers' priorities, by `condor_prio`.
 
 use std::cmp::Reverse;
-use std::sync::atomic::Ordering;
 
 use dispatch_core::scheduler::command::Command;
 use dispatch_core::scheduler::{DesiredPlace, SchedulerError};
@@ -34,7 +33,7 @@ impl Condor {
         let arguments = ["-p", &value]
             .into_iter()
             .chain(jobs.iter().map(String::as_str));
-        self.extra_commands.fetch_add(1, Ordering::Relaxed);
+        self.charge_commands(1);
         let answer = command.args(arguments).run_checked().await;
         // Assumed to have worked; the next listing shows the real values.
         for ad in &mut self.queue.lock().ads {

@@ -8,11 +8,8 @@ use dispatch_core::scheduler::command::Command;
 
 /// The relevant lines of HTCondor's analysis of a job; none if there are none.
 pub async fn analyze(job: &JobId, timeout: Duration) -> Option<String> {
-    let command = Command::new("condor_q").timeout(timeout);
-    let answer = command
-        .args(["-better-analyze", &job.0])
-        .run_checked()
-        .await;
+    let command = Command::new("condor_q").args(["-better-analyze", &job.0]);
+    let answer = command.timeout(timeout).run_checked().await;
     let text = relevant_lines(&answer.ok()?.stdout);
     (!text.is_empty()).then_some(text)
 }
@@ -44,20 +41,22 @@ pub async fn match_verdict(job: &str, needs: &ResourceRequest, timeout: Duration
         _ => return MatchVerdict::Unknown,
     }
     let command = Command::new("condor_q").timeout(timeout);
-    match command.args(["-better-analyze", job]).run_checked().await {
-        Ok(answer) => parse_verdict(&answer.stdout),
-        Err(_) => MatchVerdict::Unknown,
-    }
+    verdict_of(command.args(["-better-analyze", job])).await
 }
 
 /// Whether any slot matches the job of this ad, which is in no queue.
 pub async fn of_job_ad(ad: String, timeout: Duration) -> MatchVerdict {
     let command = Command::new("condor_q").timeout(timeout);
     let command = command.args(["-better-analyze", "-jobads", "-"]);
-    match command.input(ad).run_checked().await {
-        Ok(answer) => parse_verdict(&answer.stdout),
-        Err(_) => MatchVerdict::Unknown,
-    }
+    verdict_of(command.input(ad)).await
+}
+
+/// The verdict of an analysis.
+async fn verdict_of(analysis: Command) -> MatchVerdict {
+    let answer = analysis.run_checked().await;
+    answer.map_or(MatchVerdict::Unknown, |answer| {
+        parse_verdict(&answer.stdout)
+    })
 }
 
 /// Constraint for slots that have as much free.

@@ -52,8 +52,10 @@ pub struct JobAd {
     pub job_prio: i64,
     hold_reason: Option<String>,
     hold_reason_code: Option<i64>,
-    last_hold_reason: Option<String>,
-    last_hold_reason_code: Option<i64>,
+    /// The reason of the last hold that is over.
+    pub last_hold_reason: Option<String>,
+    /// Its code.
+    pub last_hold_reason_code: Option<i64>,
     last_job_status: i64,
     /// Sub-code of the hold reason.
     pub hold_reason_sub_code: Option<i64>,
@@ -188,16 +190,6 @@ impl JobAd {
         let is_held = reason.is_some() || self.state() == JobState::Held;
         let reason = reason.as_deref().unwrap_or("no reason given");
         is_held.then_some((reason, code.unwrap_or_default()))
-    }
-
-    /// The code of the last hold that is over.
-    pub fn last_hold(&self) -> Option<i64> {
-        self.last_hold_reason_code
-    }
-
-    /// Its reason.
-    pub fn last_hold_reason(&self) -> Option<&str> {
-        self.last_hold_reason.as_deref()
     }
 
     /// The position in the queue.

@@ -44,7 +44,7 @@ pub fn cause(ad: &JobAd) -> ExitCause {
 
 /// How a job was taken off its machine, which is in the queue no more.
 fn eviction(ad: &JobAd) -> Eviction {
-    match (ad.last_hold(), ad.vacate_reason_code) {
+    match (ad.last_hold_reason_code, ad.vacate_reason_code) {
         (Some(HOLD_BY_USER), _) => Eviction::Held,
         (_, Some(VACATED_SHADOW_EXCEPTION | VACATED_RECONNECT_FAILED)) => Eviction::NodeLost,
         _ => Eviction::Preempted,
@@ -123,7 +123,7 @@ fn describe_eviction(ad: &JobAd, on: &str) -> String {
         _ => format!("was taken off its machine{on}"),
     };
     let reason = match eviction {
-        Eviction::Held => ad.last_hold_reason().unwrap_or_default(),
+        Eviction::Held => ad.last_hold_reason.as_deref().unwrap_or_default(),
         _ => ad.vacate_reason.as_str(),
     };
     match reason {

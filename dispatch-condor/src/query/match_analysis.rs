@@ -132,17 +132,14 @@ impl AnalysisState {
             .verdicts
             .remove(&auto_cluster)
             .filter(|known| known.job == job);
-        let earlier = known.as_ref().map(|known| known.failures);
-        let failures = match verdict {
-            MatchVerdict::Unknown => earlier.unwrap_or_default().saturating_add(1),
-            _ => 0,
-        };
-        let (never, ttl) = match verdict {
-            MatchVerdict::Never(why) => (Some(why), VERDICT_TTL),
-            MatchVerdict::Matches => (None, VERDICT_TTL),
+        let (failures, never, ttl) = match verdict {
+            MatchVerdict::Never(why) => (0, Some(why), VERDICT_TTL),
+            MatchVerdict::Matches => (0, None, VERDICT_TTL),
             MatchVerdict::Unknown => {
-                let pause = PROBE_INTERVAL * 2u32.saturating_pow(failures - 1).min(64);
-                (known.and_then(|known| known.never), pause.min(VERDICT_TTL))
+                let earlier = known.map(|known| (known.failures, known.never));
+                let (failures, never) = earlier.unwrap_or_default();
+                let pause = PROBE_INTERVAL * 2u32.saturating_pow(failures).min(64);
+                (failures.saturating_add(1), never, pause.min(VERDICT_TTL))
             }
         };
         let answer = CachedVerdict {

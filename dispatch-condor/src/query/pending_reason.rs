@@ -56,10 +56,8 @@ pub fn pending_reasons(
 /// Running jobs whose execute node is lost: by id, the container and the pending reason.
 pub fn disconnected_jobs(ads: &[JobAd]) -> BTreeMap<String, (String, String)> {
     let lost = ads.iter().filter_map(|ad| {
-        Some((
-            ad.id(),
-            (ad.container().to_owned(), describe_disconnect(ad)?),
-        ))
+        let reason = describe_disconnect(ad)?;
+        Some((ad.id(), (ad.container().to_owned(), reason)))
     });
     lost.collect()
 }

@@ -1,6 +1,5 @@
 //! The listing of this dispatcher's jobs by `condor_q`, and the monitoring of the jobs in it.
 
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use dispatch_core::scheduler::SchedulerError;
@@ -44,14 +43,8 @@ impl Condor {
                 .match_analysis
                 .start_probe(&queue.ads, self.command_timeout)
         {
-            self.extra_commands
-                .fetch_add(COMMANDS_PER_PROBE, Ordering::Relaxed);
+            self.charge_commands(COMMANDS_PER_PROBE);
         }
-    }
-
-    /// Asks `condor_status` for the capacity of the pool, if the last answer is old.
-    pub(crate) async fn refresh_capacity(&self) {
-        self.capacity.refresh(self.command_timeout).await;
     }
 
     /// Logs once for each running job that its execute node is lost, and once that the node has

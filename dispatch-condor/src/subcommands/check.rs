@@ -3,9 +3,8 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::time::Duration;
 
-use arvados_client::ContainerUuid;
+use arvados_client::{ContainerUuid, TokenUuid};
 use dispatch_core::model::resources::ResourceRequest;
 use dispatch_core::scheduler::command::Command;
 use dispatch_core::service;
@@ -15,18 +14,17 @@ use dispatch_core::service::subcommands::check::{self, Finding, Report};
 
 use crate::condor::Condor;
 use crate::flags::{Flags, check_line};
-use crate::subcommands::probe_job::CondorProbe;
-use crate::submit::admin_lines::RequestedKinds;
-use crate::submit::description::{DescriptionParams, Item, Settings};
+use crate::submit::description::{Item, Settings};
 use crate::submit::macros;
-use crate::submit::restart_and_hold_policy::MaxStarts;
 
 /// Commands that are run with `-version`. condor_submit is tried by a dry run; condor_history is in
 /// the same package.
 const VERSION_COMMANDS: [&str; 3] = ["condor_q", "condor_rm", "condor_status"];
-/// Duration of `condor_q` above which a warning says that it delays every poll.
-const SLOW_QUERY: Duration = Duration::from_secs(5);
-const SCHEDD_REMEDY: &str = "see that condor_schedd runs on this machine and this user may ask it: condor_ping -type SCHEDD READ WRITE";
+/// Remedies if `condor_q` does not answer, or is slow.
+const QUEUE_REMEDIES: check::QueueRemedies = check::QueueRemedies {
+    silent: "see that condor_schedd runs on this machine and this user may ask it: condor_ping -type SCHEDD READ WRITE",
+    slow: "raise --poll-interval, or look at the schedd's load: condor_status -schedd -long",
+};
 
 /// Runs all checks, and with `test` submits a probe job.
 pub async fn check(flags: &Flags, settings: &Settings, test: Option<ProbeOptions>) -> Report {
@@ -50,18 +48,8 @@ pub async fn check(flags: &Flags, settings: &Settings, test: Option<ProbeOptions
     findings.push(check_slots().await);
     if let Some(home) = home {
         let label = home.instance_id_or_placeholder();
-        let directory = home.path().to_owned();
         let condor = Condor::new(settings.clone(), home, label, common.command_timeout);
-        let queue = check_queue(&condor).await;
-        let answers = queue.remedy.is_none();
-        findings.push(queue);
-        if let Some(test) = test.filter(|_| answers) {
-            let trial = CondorProbe {
-                settings,
-                node: test.node.as_deref(),
-            };
-            findings.extend(check::probe_job::run(&trial, &directory, &test).await);
-        }
+        findings.extend(check::queue(&condor, "condor_q", QUEUE_REMEDIES, test).await);
     }
     findings.extend(check::owner_map_fault(
         flags.owner_map.as_deref(),
@@ -69,26 +57,6 @@ pub async fn check(flags: &Flags, settings: &Settings, test: Option<ProbeOptions
     ));
     findings.extend(check::api(service::endpoint(common), common.system_root_token()).await);
     Report::new(findings)
-}
-
-async fn check_queue(condor: &Condor) -> Finding {
-    let listing = match condor.query_queue().await {
-        Ok(listing) => listing,
-        Err(error) => return Finding::fail("condor_q", error.to_string(), SCHEDD_REMEDY),
-    };
-    let milliseconds = listing.took.as_millis();
-    if listing.took > SLOW_QUERY {
-        return Finding::warn(
-            "condor_q",
-            format!("took {milliseconds} ms"),
-            "raise --poll-interval, or look at the schedd's load: condor_status -schedd -long",
-        );
-    }
-    let count = listing.jobs().iter().filter(|job| !job.ended).count();
-    Finding::ok(
-        "condor_q",
-        format!("answers in {milliseconds} ms, {count} jobs of this dispatcher"),
-    )
 }
 
 /// Sums up the slots of the pool.
@@ -156,20 +124,19 @@ fn check_sent_files(settings: &Settings) -> Vec<Finding> {
     let files = files.into_iter();
     files
         .filter_map(|(path, mode)| Some((path?, mode)))
-        .map(|(path, mode)| match Path::new(path).metadata() {
-            Ok(file) if file.is_file() && file.permissions().mode() & mode != 0 => {
-                Finding::ok("files sent", format!("{path} is transferred with each job"))
-            }
-            Ok(_) => Finding::fail(
-                "files sent",
-                format!("{path} is not a file, or lacks the permission bits for this"),
-                "set --crunch-run or SSL_CERT_FILE to the path of the file on this machine",
-            ),
-            Err(error) => Finding::fail(
-                "files sent",
-                format!("{path}: {error}"),
-                "set --crunch-run or SSL_CERT_FILE to the path of the file on this machine",
-            ),
+        .map(|(path, mode)| {
+            let fault = match Path::new(path).metadata() {
+                Ok(file) if file.is_file() && file.permissions().mode() & mode != 0 => {
+                    return Finding::ok(
+                        "files sent",
+                        format!("{path} is transferred with each job"),
+                    );
+                }
+                Ok(_) => format!("{path} is not a file, or lacks the permission bits for this"),
+                Err(error) => format!("{path}: {error}"),
+            };
+            let mend = "set --crunch-run or SSL_CERT_FILE to the path of the file on this machine";
+            Finding::fail("files sent", fault, mend)
         })
         .collect()
 }
@@ -186,33 +153,21 @@ async fn check_description(settings: &Settings, home: Option<&StateDir>) -> Find
         partitions: vec!["any".to_owned()],
         ..ResourceRequest::default()
     };
-    // No instance type need have a GPU for this check.
-    let instance_types = Vec::new();
     let settings = Settings {
-        instance_types,
+        // No instance type need have a GPU for this check.
+        instance_types: Vec::new(),
+        owner_map: None,
         ..settings.clone()
     };
-    let attempt = match arvados_client::TokenUuid::parse("check-gj3su-000000000000000") {
-        Ok(attempt) => attempt,
-        Err(error) => return Finding::fail(CHECK_NAME, error.to_string(), mend),
+    let attempt = TokenUuid::generate("check");
+    let item = Item {
+        container: &container,
+        attempt: &attempt,
+        needs: &needs,
+        owner: None,
+        dir: home.map_or(Path::new("/"), StateDir::path),
     };
-    let described = settings.describe(
-        &DescriptionParams {
-            instance_id: "check",
-            avoid: &[],
-            requested: RequestedKinds::of(&needs, None),
-            owner_lines: &[],
-            max_starts: MaxStarts(1),
-            event_log: Path::new("/dev/null"),
-        },
-        &[Item {
-            container: &container,
-            attempt: &attempt,
-            needs: &needs,
-            owner: None,
-            dir: home.map_or(Path::new("/"), StateDir::path),
-        }],
-    );
+    let described = settings.describe_trial("check", Path::new("/dev/null"), item, 1);
     let text = match described {
         Ok(text) => text,
         Err(error) => return Finding::fail(CHECK_NAME, error.to_string(), mend),

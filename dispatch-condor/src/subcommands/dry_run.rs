@@ -16,7 +16,7 @@ use dispatch_core::service::subcommands::dry_run::{
 use serde::Serialize;
 
 use crate::condor::Condor;
-use crate::submit::admin_lines::{Line, RequestedKinds};
+use crate::submit::admin_lines::RequestedKinds;
 use crate::submit::description::{Item, Settings};
 use crate::submit::macros::field_names;
 
@@ -33,49 +33,38 @@ pub struct DryRun {
     description: String,
 }
 
-/// Reasons for the built-in lines, by their keys.
-const LINE_REASONS: [(&[&str], &str); 10] = [
-    (&["environment"], "the API server, and EnvironmentVariables"),
-    (&["comma"], "a comma within a field of an item"),
+/// Reasons for the built-in lines, by their keys, which blanks separate.
+const LINE_REASONS: [(&str, &str); 10] = [
+    ("environment", "the API server, and EnvironmentVariables"),
+    ("comma", "a comma within a field of an item"),
+    ("shouldtransferfiles", "the nodes need no shared directory"),
     (
-        &["shouldtransferfiles"],
-        "the nodes need no shared directory",
-    ),
-    (
-        &["transferinputfiles"],
+        "transferinputfiles",
         "the token is transferred as a file that only its user can read",
     ),
+    ("transferoutputfiles", "crunch-run saves the results itself"),
     (
-        &["transferoutputfiles"],
-        "crunch-run saves the results itself",
-    ),
-    (
-        &["output", "error", "log"],
+        "output error log",
         "the dispatcher reads crunch-run's output and the job's events there",
     ),
     (
-        &[
-            "requestcpus",
-            "requestmemory",
-            "requestdisk",
-            "requestgpus",
-            "requiregpus",
-        ],
+        "requestcpus requestmemory requestdisk requestgpus requiregpus",
         "the container's resource request",
     ),
     (
-        &["containeruuid", "attemptuuid", "containerdispatcher"],
+        "containeruuid attemptuuid containerdispatcher",
         "the dispatcher finds the job again by it",
     ),
     (
-        &["containeruser", "containerproject"],
+        "containeruser containerproject",
         "for people who look at the queue",
     ),
     (
-        &["requirements"],
+        "requirements",
         "not on nodes where it failed, and never again after a start that may have run the container",
     ),
 ];
+
 /// Placeholder of the attempt's uuid, which only a real attempt has.
 const ATTEMPT_PLACEHOLDER: &str = "ATTEMPT";
 /// Reason for all other built-in lines.
@@ -111,9 +100,13 @@ pub fn dry_run(
     macros.insert("AttemptName", ATTEMPT_PLACEHOLDER.to_owned());
     let description = settings.describe(&common, &[item])?;
     let lines = settings.lines(&common)?;
-    let lines = lines.into_iter().map(|line| SourcedValue {
-        from: describe_source(&line, settings, &needs, origins),
-        value: line.text,
+    let lines = lines.into_iter().map(|line| {
+        let built_in = || built_in_source(&line.key(), settings, &needs);
+        let source = line.source.clone().unwrap_or_else(built_in);
+        SourcedValue {
+            from: source.describe(origins),
+            value: line.text,
+        }
     });
     Ok(DryRun {
         lines: lines.collect(),
@@ -122,19 +115,6 @@ pub fn dry_run(
         environment: redacted(&settings.environment),
         description: description.replace(attempt.as_str(), ATTEMPT_PLACEHOLDER),
     })
-}
-
-fn describe_source(
-    line: &Line,
-    settings: &Settings,
-    needs: &ResourceRequest,
-    origins: &ValueSources,
-) -> String {
-    let source = match &line.source {
-        Some(source) => source.clone(),
-        None => built_in_source(&line.key(), settings, needs),
-    };
-    source.describe(origins)
 }
 
 /// The source of a built-in line, by its key.
@@ -152,7 +132,9 @@ fn built_in_source(key: &str, settings: &Settings, needs: &ResourceRequest) -> S
             set("staging_allowance", value)
         }
         _ => {
-            let known = LINE_REASONS.iter().find(|(keys, _)| keys.contains(&key));
+            let known = LINE_REASONS
+                .iter()
+                .find(|(keys, _)| keys.split_whitespace().any(|known| known == key));
             Source::Always(known.map_or(DEFAULT_REASON, |(_, why)| why))
         }
     }

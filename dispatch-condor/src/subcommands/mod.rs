@@ -61,7 +61,7 @@ impl subcommands::DispatcherCommands for Commands<'_> {
         let reserve = self.flags.common.reserve_extra_ram;
         let label = home.instance_id_or_placeholder();
         let condor = self.scheduler(home, label);
-        condor.refresh_capacity().await;
+        condor.capacity.refresh(condor.command_timeout).await;
         let record = (container, owner);
         dry_run(record, reserve, &self.settings, &condor, self.origins)
     }

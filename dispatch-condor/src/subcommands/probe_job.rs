@@ -10,12 +10,11 @@ use crunch_contract::job_dir::token_file_for;
 use dispatch_core::model::resources::{Admission, ResourceRequest};
 use dispatch_core::scheduler::command::Command;
 use dispatch_core::scheduler::submit_command::parse_job_id;
-use dispatch_core::service::subcommands::check::probe_job::{self, ProbeState};
+use dispatch_core::service::subcommands::check::probe_job::{ProbeScheduler, ProbeState};
 
+use crate::condor::Condor;
 use crate::query::better_analyze::{self, MatchVerdict};
-use crate::submit::admin_lines::RequestedKinds;
-use crate::submit::description::{DescriptionParams, Item, Settings};
-use crate::submit::restart_and_hold_policy::MaxStarts;
+use crate::submit::description::Item;
 
 /// Attributes that are queried of the probe job.
 const PROBE_ATTRIBUTES: &str =
@@ -24,14 +23,7 @@ const PROBE_ATTRIBUTES: &str =
 /// Timeout of the analysis why the probe job waits.
 const ANALYSIS_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// HTCondor as the scheduler of a probe job.
-pub struct CondorProbe<'a> {
-    pub settings: &'a Settings,
-    /// Machine on which the job must run.
-    pub node: Option<&'a str>,
-}
-
-impl probe_job::ProbeScheduler for CondorProbe<'_> {
+impl ProbeScheduler for Condor {
     const SUBMIT: &'static str = "condor_submit";
     const CANCEL: &'static str = "condor_rm";
     const REMEDY: &'static str = "see that nodes have this version of crunch-run where --crunch-run says, or give --transfer-crunch-run and a crunch-run that runs there";
@@ -43,12 +35,13 @@ impl probe_job::ProbeScheduler for CondorProbe<'_> {
         container: &ContainerUuid,
         needs: &ResourceRequest,
         place: &Path,
+        node: Option<&str>,
     ) -> Result<String, Box<dyn Error>> {
         if let Admission::Never(why) = self.settings.fit_partitions(needs) {
             return Err(why.into());
         }
         let mut settings = self.settings.clone();
-        if let Some(name) = self.node {
+        if let Some(name) = node {
             let name = name.replace(['"', '\\'], "");
             let there = format!("TARGET.Machine == \"{name}\"");
             settings
@@ -57,18 +50,8 @@ impl probe_job::ProbeScheduler for CondorProbe<'_> {
         }
         settings.crunch_run.push("--check".to_owned());
         settings.instance_types.clear();
-        let attempt = container.to_string().replacen("dz642", "gj3su", 1);
-        let attempt = TokenUuid::parse(&attempt)?;
+        let attempt = TokenUuid::generate("check");
         std::fs::write(place.join(token_file_for(attempt.as_str())), "no token")?;
-        let common = DescriptionParams {
-            // The id of no dispatcher.
-            instance_id: "check",
-            avoid: &[],
-            requested: RequestedKinds::of(needs, None),
-            owner_lines: &settings.owner_lines(None),
-            max_starts: MaxStarts(1),
-            event_log: &place.join("events.log"),
-        };
         let item = Item {
             container,
             attempt: &attempt,
@@ -76,7 +59,8 @@ impl probe_job::ProbeScheduler for CondorProbe<'_> {
             owner: None,
             dir: place,
         };
-        let description = settings.describe(&common, &[item])?;
+        // The id of no dispatcher.
+        let description = settings.describe_trial("check", &place.join("events.log"), item, 1)?;
         let command = Command::new("condor_submit").args(["-terse", "-"]);
         let answer = command.input(description).run_checked().await?;
         Ok(parse_job_id(&answer, " - ")?)

@@ -31,74 +31,47 @@ pub enum LineError {
     Refused { line: String, why: String },
 }
 
-/// The resources that a container requests, as far as they decide which lines its job gets.
+/// The set of resources that a container requests, as far as they decide which lines its job gets.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct RequestedKinds {
-    pub run_time_limit: bool,
-    /// Whether it names partitions.
-    pub partitions: bool,
-    /// Whether it requests GPUs.
-    pub gpus: bool,
-    /// Whether it may run where other jobs take its machine away.
-    pub preemptible: bool,
-    /// Whether the name of its user is known.
-    pub user: bool,
-    /// Whether it is in a project.
-    pub project: bool,
-}
+pub struct RequestedKinds(u8);
 
 impl RequestedKinds {
-    pub const ALL: Self = Self {
-        run_time_limit: true,
-        partitions: true,
-        gpus: true,
-        preemptible: true,
-        user: true,
-        project: true,
-    };
-    /// A container that requests none of them.
-    pub const NONE: Self = Self {
-        run_time_limit: false,
-        partitions: false,
-        gpus: false,
-        preemptible: false,
-        user: false,
-        project: false,
-    };
+    pub const NONE: Self = Self(0);
+    /// It is in a project.
+    pub const PROJECT: Self = Self(1);
+    /// The name of its user is known.
+    pub const USER: Self = Self(1 << 1);
+    /// It may run where other jobs take its machine away.
+    pub const PREEMPTIBLE: Self = Self(1 << 2);
+    pub const GPUS: Self = Self(1 << 3);
+    /// It names partitions.
+    pub const PARTITIONS: Self = Self(1 << 4);
+    pub const RUN_TIME_LIMIT: Self = Self(1 << 5);
+    pub const ALL: Self = Self((1 << 6) - 1);
 
     /// The requests of a container with these needs and this owner.
     pub fn of(needs: &ResourceRequest, owner: Option<&Owner>) -> Self {
-        Self {
-            user: owner_value('u', owner).is_some(),
-            project: owner_value('g', owner).is_some(),
-            run_time_limit: needs.max_run_time.is_some(),
-            partitions: !needs.partitions.is_empty(),
-            gpus: needs.gpus > 0,
-            preemptible: needs.preemptible,
-        }
+        let kinds = [
+            (owner_value('g', owner).is_some(), Self::PROJECT),
+            (owner_value('u', owner).is_some(), Self::USER),
+            (needs.preemptible, Self::PREEMPTIBLE),
+            (needs.gpus > 0, Self::GPUS),
+            (!needs.partitions.is_empty(), Self::PARTITIONS),
+            (needs.max_run_time.is_some(), Self::RUN_TIME_LIMIT),
+        ];
+        let requested = kinds.into_iter().filter(|(is_requested, _)| *is_requested);
+        requested.fold(Self::NONE, |all, (_, kind)| all.with(kind))
+    }
+
+    fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
     }
 
     /// Whether this container requests all that `other` requests.
-    fn includes(self, other: Self) -> bool {
-        self.run_time_limit >= other.run_time_limit
-            && self.partitions >= other.partitions
-            && self.gpus >= other.gpus
-            && self.preemptible >= other.preemptible
-            && self.user >= other.user
-            && self.project >= other.project
+    pub fn includes(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
     }
 }
-
-/// For lines of containers that request GPUs.
-pub const GPUS: RequestedKinds = RequestedKinds {
-    gpus: true,
-    ..RequestedKinds::NONE
-};
-/// For lines of preemptible containers.
-pub const PREEMPTIBLE: RequestedKinds = RequestedKinds {
-    preemptible: true,
-    ..RequestedKinds::NONE
-};
 
 /// A line and its source.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -149,22 +122,22 @@ impl AdminLines {
         &mut self,
         flag: &'static str,
         template: &str,
-        mut asks: RequestedKinds,
+        asks: RequestedKinds,
     ) -> Result<(), LineError> {
-        let requested = std::cell::Cell::new(asks);
+        let asks = std::cell::Cell::new(asks);
         let filled = template::render_with(template, |letter| {
-            let mut now = requested.get();
-            now.run_time_limit |= letter == 'W';
-            now.partitions |= letter == 'P';
-            now.user |= letter == 'u';
-            now.project |= letter == 'g';
-            requested.set(now);
+            asks.set(asks.get().with(match letter {
+                'W' => RequestedKinds::RUN_TIME_LIMIT,
+                'P' => RequestedKinds::PARTITIONS,
+                'u' => RequestedKinds::USER,
+                'g' => RequestedKinds::PROJECT,
+                _ => RequestedKinds::NONE,
+            }));
             let found = TEMPLATE_MACROS.iter().find(|(known, _)| *known == letter);
             found.map_or(Substitution::Unknown, |(_, name)| {
                 Substitution::Is(format!("$({name})"))
             })
         })?;
-        asks = requested.get();
         let text = quoting::line("a submit line", filled.as_deref().unwrap_or_default())?;
         if let Some(why) = rejection_reason(&text) {
             // Does not repeat what may be a secret.
@@ -178,7 +151,7 @@ impl AdminLines {
             flag,
             value: template.to_owned(),
         });
-        self.0.push((asks, Line { text, source }));
+        self.0.push((asks.get(), Line { text, source }));
         Ok(())
     }
 
@@ -233,7 +206,8 @@ impl AdminLines {
         for template in templates {
             owners.add("owner_map", template, RequestedKinds::NONE)?;
         }
-        let preemptible = |(asks, _): &&(RequestedKinds, Line)| asks.preemptible;
+        let preemptible =
+            |(asks, _): &&(RequestedKinds, Line)| asks.includes(RequestedKinds::PREEMPTIBLE);
         let (last, first): (Vec<_>, Vec<_>) = self.0.iter().partition(preemptible);
         let first = first.into_iter().cloned().chain(owners.0);
         Ok(Self(first.chain(last.into_iter().cloned()).collect()))
@@ -241,16 +215,17 @@ impl AdminLines {
 
     /// The tokens of the user and the project that lines refer to: `%u`, `%g`.
     pub fn owner_tokens(&self) -> Vec<String> {
-        let user = self.0.iter().any(|(asks, _)| asks.user);
-        let project = self.0.iter().any(|(asks, _)| asks.project);
-        let tokens = [(user, "%u"), (project, "%g")].into_iter();
-        let used = tokens.filter(|(is_used, _)| *is_used);
+        let tokens = [
+            (RequestedKinds::USER, "%u"),
+            (RequestedKinds::PROJECT, "%g"),
+        ];
+        let used = tokens.into_iter().filter(|(kind, _)| self.refer_to(*kind));
         used.map(|(_, token)| token.to_owned()).collect()
     }
 
-    /// Whether a line refers to partitions.
-    pub fn use_partitions(&self) -> bool {
-        self.0.iter().any(|(asks, _)| asks.partitions)
+    /// Whether a line is only for containers that request this.
+    pub fn refer_to(&self, kind: RequestedKinds) -> bool {
+        self.0.iter().any(|(asks, _)| asks.includes(kind))
     }
 }
 
@@ -291,9 +266,15 @@ mod tests {
             "+Limit = %W",
         ])
         .unwrap();
-        given.add("gpu_lines", "+GPUs = %G * 100%%", GPUS).unwrap();
         given
-            .add("preemptible_lines", "+Low = true", PREEMPTIBLE)
+            .add("gpu_lines", "+GPUs = %G * 100%%", RequestedKinds::GPUS)
+            .unwrap();
+        given
+            .add(
+                "preemptible_lines",
+                "+Low = true",
+                RequestedKinds::PREEMPTIBLE,
+            )
             .unwrap();
         assert_eq!(
             texts(&given, &[], RequestedKinds::default()),

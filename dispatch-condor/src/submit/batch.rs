@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use arvados_client::UserUuid;
 use dispatch_core::model::world::JobId;
@@ -65,10 +64,7 @@ impl Condor {
         &self,
         orders: &[SubmitRequest],
     ) -> Vec<Result<JobId, SchedulerError>> {
-        let mut ready = Vec::with_capacity(orders.len());
-        for order in orders {
-            ready.push(self.prepare_dir(order));
-        }
+        let ready: Vec<_> = orders.iter().map(|order| self.prepare_dir(order)).collect();
         let ready: Vec<_> = stream::iter(ready)
             .buffered(MAX_CONCURRENT_PREPARES)
             .collect()
@@ -101,8 +97,7 @@ impl Condor {
             }
         }
         // The controller charges the first command itself.
-        self.extra_commands
-            .fetch_add(commands.saturating_sub(1), Ordering::Relaxed);
+        self.charge_commands(commands.saturating_sub(1));
         let untried = |order: &SubmitRequest| {
             let container = order.container.clone();
             Err(SchedulerError::NotTried { container })

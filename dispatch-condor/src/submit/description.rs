@@ -160,6 +160,25 @@ impl Settings {
         Ok(lines.join("\n") + "\n")
     }
 
+    /// The description of `count` equal jobs that no dispatcher takes for its own.
+    pub fn describe_trial(
+        &self,
+        instance_id: &str,
+        event_log: &Path,
+        job: Item<'_>,
+        count: usize,
+    ) -> Result<String, DescriptionError> {
+        let params = DescriptionParams {
+            instance_id,
+            avoid: &[],
+            requested: RequestedKinds::of(job.needs, job.owner),
+            owner_lines: &self.owner_lines(job.owner),
+            max_starts: MaxStarts(1),
+            event_log,
+        };
+        self.describe(&params, &vec![job; count])
+    }
+
     /// The row of one job.
     pub fn item_line(&self, job: &Item<'_>) -> Result<String, DescriptionError> {
         Ok(self.item_fields(job)?.join(","))
@@ -197,7 +216,7 @@ impl Settings {
                 Some(of_owner) => of_owner.to_owned(),
                 None => value,
             };
-            let is_used = letter != 'P' || self.admin_lines.use_partitions();
+            let is_used = letter != 'P' || self.admin_lines.refer_to(RequestedKinds::PARTITIONS);
             let value = if is_used { value } else { String::new() };
             fields.push(quoting::item("what a container asks for", &value)?);
         }
@@ -217,7 +236,7 @@ impl Settings {
 
     /// Whether the admin's lines say what a partition is here, where the container names one.
     pub fn fit_partitions(&self, needs: &ResourceRequest) -> Admission {
-        match needs.partitions.is_empty() || self.admin_lines.use_partitions() {
+        match needs.partitions.is_empty() || self.admin_lines.refer_to(RequestedKinds::PARTITIONS) {
             true => Admission::Now,
             false => Admission::Never(format!(
                 "it may run in partition {} only, and no submit line of this dispatcher has %P",
@@ -306,10 +325,10 @@ impl Settings {
         ];
         lines.extend(params.max_starts.lines(self.stop_grace_seconds));
         lines.push(requirements(params.avoid));
-        if params.requested.run_time_limit {
+        if params.requested.includes(RequestedKinds::RUN_TIME_LIMIT) {
             lines.push("allowed_execute_duration = $(JobSeconds)".to_owned());
         }
-        if params.requested.gpus {
+        if params.requested.includes(RequestedKinds::GPUS) {
             // An empty expression sets no requirement.
             lines.push("require_gpus = $(JobGpuRule)".to_owned());
         }

@@ -5,7 +5,6 @@
 //! of every job, and `condor_q -better-analyze` compares it with all slots.
 
 use std::path::Path;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use arvados_client::{ContainerUuid, TokenUuid};
@@ -47,8 +46,7 @@ impl Condor {
     }
 
     async fn ask_for_slots(&self, partitions: &[String]) -> MatchVerdict {
-        self.extra_commands
-            .fetch_add(COMMANDS_PER_QUESTION, Ordering::Relaxed);
+        self.charge_commands(COMMANDS_PER_QUESTION);
         let needs = ResourceRequest {
             cpus: 1,
             partitions: partitions.to_vec(),

@@ -5,87 +5,39 @@ use dispatch_core::service::subcommands::dry_run::looks_secret;
 use crate::submit::line_syntax::{normalized_key, split_line};
 use crate::submit::macros;
 
-/// Reserved keys, normalized, by reason: they decide which program runs, how its job is found, or
-/// what follows its exit.
-const RESERVED: [(&str, &[&str]); 5] = [
+/// Reserved keys, normalized and separated by blanks, by reason: they decide which program runs,
+/// how its job is found, or what follows its exit.
+const RESERVED: [(&str, &str); 5] = [
     (
         "the dispatcher finds a job again by it",
-        &["containeruuid", "attemptuuid", "containerdispatcher"],
+        "containeruuid attemptuuid containerdispatcher",
     ),
     (
         "crunch-run's exit status decides what happens to a job; otherwise containers would be lost or run twice",
-        &[
-            "onexitremove",
-            "onexithold",
-            "periodicremove",
-            "periodichold",
-            "periodicrelease",
-            "maxretries",
-            "retryuntil",
-            "successexitcode",
-            "killsig",
-            "removekillsig",
-            "wantgracefulremoval",
-            "leaveinqueue",
-            "leavejobinqueue",
-            "hold",
-            "noopjob",
-            "maxidle",
-            "maxmaterialize",
-            "materializemaxidle",
-            "jobmaterializemaxidle",
-            "jobmaterializelimit",
-            "numjobstarts",
-            "numjobcompletions",
-            "periodicvacate",
-        ],
+        "onexitremove onexithold periodicremove periodichold periodicrelease maxretries \
+         retryuntil successexitcode killsig removekillsig wantgracefulremoval leaveinqueue \
+         leavejobinqueue hold noopjob maxidle maxmaterialize materializemaxidle \
+         jobmaterializemaxidle jobmaterializelimit numjobstarts numjobcompletions \
+         periodicvacate",
     ),
     (
         "--stop-grace sets it: the time that crunch-run has to save results before its job is removed by force",
-        &["jobmaxvacatetime"],
+        "jobmaxvacatetime",
     ),
     (
         "the order of jobs follows the priority of containers",
-        &["priority", "prio", "jobprio"],
+        "priority prio jobprio",
     ),
     (
         "crunch-run is started by it; see --crunch-run, --transfer-crunch-run and EnvironmentVariables",
-        &[
-            "universe",
-            "jobuniverse",
-            "executable",
-            "cmd",
-            "arguments",
-            "args",
-            "environment",
-            "env",
-            "getenv",
-            "input",
-            "in",
-            "stdin",
-            "output",
-            "out",
-            "stdout",
-            "error",
-            "err",
-            "stderr",
-            "log",
-            "userlog",
-            "initialdir",
-            "iwd",
-            "jobiwd",
-            "remoteinitialdir",
-            "shouldtransferfiles",
-            "whentotransferoutput",
-            "transferexecutable",
-            "transferinputfiles",
-            "transferinput",
-            "transferoutputfiles",
-            "transferoutput",
-            "transferoutputremaps",
-        ],
+        "universe jobuniverse executable cmd arguments args environment env getenv input in \
+         stdin output out stdout error err stderr log userlog initialdir iwd jobiwd \
+         remoteinitialdir shouldtransferfiles whentotransferoutput transferexecutable \
+         transferinputfiles transferinput transferoutputfiles transferoutput \
+         transferoutputremaps",
     ),
 ];
+
 /// Statements of the submit language that are no assignments.
 const STATEMENTS: [&str; 8] = [
     "queue", "if", "elif", "else", "endif", "include", "use", "error",
@@ -120,7 +72,7 @@ pub(crate) fn rejection_reason(text: &str) -> Option<String> {
     }
     let ours = RESERVED
         .iter()
-        .find(|(_, keys)| keys.contains(&name.as_str()));
+        .find(|(_, keys)| keys.split_whitespace().any(|key| key == name));
     if let Some((why, _)) = ours {
         return Some(format!("{key} is not for the site to set: {why}"));
     }

@@ -5,7 +5,6 @@
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use arvados_client::{ContainerUuid, Token, TokenUuid};
@@ -17,9 +16,7 @@ use dispatch_core::scheduler::test_submission::{TEST_TIMEOUT, TestResult, TestSu
 
 use crate::condor::Condor;
 use crate::error::{SubmitFault, classify, summarize};
-use crate::submit::admin_lines::RequestedKinds;
-use crate::submit::description::{DescriptionParams, Item, Settings};
-use crate::submit::restart_and_hold_policy::MaxStarts;
+use crate::submit::description::{Item, Settings};
 
 /// Maximum number of jobs of one test.
 const MAX_TEST_JOBS: usize = 8;
@@ -91,8 +88,7 @@ impl Condor {
         else {
             return TestResult::Unknown;
         };
-        self.extra_commands
-            .fetch_add(COMMANDS_PER_TEST, Ordering::Relaxed);
+        self.charge_commands(COMMANDS_PER_TEST);
         let submit = Command::new("condor_submit")
             .timeout(TEST_TIMEOUT)
             .args(["-terse", "-"])
@@ -132,14 +128,6 @@ pub(crate) fn describe(
     dir: &AttemptDir,
     jobs: usize,
 ) -> Option<String> {
-    let params = DescriptionParams {
-        instance_id: INSTANCE_ID,
-        avoid: &[],
-        requested: RequestedKinds::of(needs, needs.charged_owner()),
-        owner_lines: &settings.owner_lines(needs.charged_owner()),
-        max_starts: MaxStarts(1),
-        event_log: &dir.path().join("events.log"),
-    };
     let item = Item {
         container,
         attempt,
@@ -147,7 +135,9 @@ pub(crate) fn describe(
         owner: needs.charged_owner(),
         dir: dir.path(),
     };
-    let text = settings.describe(&params, &vec![item; jobs]).ok()?;
+    let event_log = dir.path().join("events.log");
+    let text = settings.describe_trial(INSTANCE_ID, &event_log, item, jobs);
+    let text = text.ok()?;
     // The last line of a key counts.
     let (lines, jobs) = text.split_at(text.find("\nqueue ")?);
     Some(format!(

@@ -31,17 +31,6 @@ pub struct FileDefault {
     pub values: Vec<String>,
 }
 
-/// The source of a flag's value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Origin {
-    /// The command line sets it.
-    Flag,
-    /// This key of the configuration file sets it.
-    File(&'static str),
-    /// Neither sets it.
-    Default,
-}
-
 /// The sources of all flag values.
 #[derive(Debug, Clone, Default)]
 pub struct ValueSources {
@@ -52,24 +41,15 @@ pub struct ValueSources {
 }
 
 impl ValueSources {
-    /// Source of the value of `flag`, given by its name in the program.
-    pub fn of(&self, flag: &str) -> Origin {
-        let set = self.matches.try_contains_id(flag).unwrap_or(false)
-            && self.matches.value_source(flag) == Some(ValueSource::CommandLine);
-        match (set, self.file.get(flag)) {
-            (true, _) => Origin::Flag,
-            (false, Some(key)) => Origin::File(key),
-            (false, None) => Origin::Default,
-        }
-    }
-
     /// Text for the user: the source of `value` for that flag.
     pub fn describe(&self, flag: &str, value: &str) -> String {
         let name = self.names.get(flag).map_or(flag, String::as_str);
-        match self.of(flag) {
-            Origin::Flag => format!("--{name}: {value}"),
-            Origin::File(key) => format!("{key}: {value}"),
-            Origin::Default => format!("default of --{name}: {value}"),
+        let is_set = self.matches.try_contains_id(flag).unwrap_or(false)
+            && self.matches.value_source(flag) == Some(ValueSource::CommandLine);
+        match (is_set, self.file.get(flag)) {
+            (true, _) => format!("--{name}: {value}"),
+            (false, Some(key)) => format!("{key}: {value}"),
+            (false, None) => format!("default of --{name}: {value}"),
         }
     }
 }
@@ -224,12 +204,6 @@ mod tests {
         assert_eq!(flags.common.reserve_extra_ram, 1024);
         assert_eq!(flags.common.min_retry_period, Duration::from_secs(5));
         assert_eq!(flags.file.config, config.map(|config| config.path));
-        assert_eq!(
-            origins.of("reserve_extra_ram"),
-            Origin::File("Containers.ReserveExtraRAM")
-        );
-        assert_eq!(origins.of("min_retry_period"), Origin::Flag);
-        assert_eq!(origins.of("max_pending"), Origin::Default);
         for (flag, words) in [
             ("reserve_extra_ram", "Containers.ReserveExtraRAM: 1"),
             ("min_retry_period", "--min-retry-period: 1"),
@@ -242,6 +216,9 @@ mod tests {
         let (flags, origins, config) = parsed(&[]);
         assert_eq!(flags.common.min_retry_period, Duration::from_secs(2));
         assert!(config.is_none() && flags.file.config.is_none());
-        assert_eq!(origins.of("reserve_extra_ram"), Origin::Default);
+        assert_eq!(
+            origins.describe("reserve_extra_ram", "1"),
+            "default of --reserve-extra-ram: 1"
+        );
     }
 }

@@ -25,7 +25,7 @@ use serde_norway::Value;
 
 use crate::model::instance_types::{self, InstanceType};
 
-pub use flags::{FileDefault, Flag, Origin, ValueSources, parse};
+pub use flags::{FileDefault, Flag, ValueSources, parse};
 pub use keys::{Form, Key};
 pub use server::variable;
 

@@ -137,6 +137,16 @@ fn sizes_follow_the_rules_of_arvados() {
 }
 
 #[test]
+fn a_value_that_is_empty_counts_as_not_set() {
+    let text = "Clusters: {zzzzz: {Containers: {ReserveExtraRAM: , MinRetryPeriod: ~},
+        InstanceTypes: {a1: {VCPUs: 1, RAM: 1GiB, Scratch: , IncludedScratch: 2KiB, AddedScratch: null}}}}";
+    let config = Config::of(text, &[]).unwrap();
+    assert_eq!(config.values("Containers.ReserveExtraRAM"), None);
+    assert_eq!(config.values("Containers.MinRetryPeriod"), None);
+    assert_eq!(config.instance_types()[0].scratch, 2048);
+}
+
+#[test]
 fn what_is_wrong_is_told_with_its_place() {
     #[rustfmt::skip]
     let rows = [

@@ -6,8 +6,9 @@ use std::fmt;
 use std::time::Duration;
 
 use arvados_client::Token;
-use serde::de::{Error, MapAccess, Visitor};
+use serde::de::{Error, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
+use serde_norway::Value;
 use units::{SingleLetter, parse_size_as};
 
 /// Name of entries that only serve as examples in the file.
@@ -34,105 +35,86 @@ pub fn token<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Token>, D::Err
 /// Reads bytes by the rules of Arvados: a number, optionally with a unit, like `550MiB`. `M` is a
 /// power of 1000.
 pub fn size<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
-    struct Size;
-    impl Visitor<'_> for Size {
-        type Value = u64;
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a size in bytes, or with a unit like 550MiB")
+    let expected = "a size in bytes, or with a unit like 550MiB";
+    scalar(from, expected, |given| match given {
+        Unexpected::Unsigned(bytes) => Some(bytes),
+        Unexpected::Float(bytes) => {
+            (bytes >= 0.0 && bytes <= u64::MAX as f64).then_some(bytes as u64)
         }
-        fn visit_u64<E: Error>(self, bytes: u64) -> Result<u64, E> {
-            Ok(bytes)
+        Unexpected::Str(text) => {
+            let bytes = text.trim().parse().ok();
+            bytes.or_else(|| parse_size_as(SingleLetter::Decimal, text).ok())
         }
-        fn visit_f64<E: Error>(self, bytes: f64) -> Result<u64, E> {
-            match bytes >= 0.0 && bytes <= u64::MAX as f64 {
-                true => Ok(bytes as u64),
-                false => Err(E::invalid_value(serde::de::Unexpected::Float(bytes), &self)),
-            }
-        }
-        fn visit_str<E: Error>(self, text: &str) -> Result<u64, E> {
-            let invalid = |_| E::invalid_value(serde::de::Unexpected::Str(text), &self);
-            match text.trim().parse() {
-                Ok(bytes) => Ok(bytes),
-                Err(_) => parse_size_as(SingleLetter::Decimal, text).map_err(invalid),
-            }
-        }
-    }
-    optional(from, Size)
+        _ => None,
+    })
 }
 
 /// Reads a duration in Go's syntax: `10s`, `1m30s`, `0`.
 pub fn time<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
-    struct Time;
-    impl Visitor<'_> for Time {
-        type Value = Duration;
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a time with its unit, like 10s or 1m30s")
-        }
-        fn visit_u64<E: Error>(self, number: u64) -> Result<Duration, E> {
-            match number {
-                0 => Ok(Duration::ZERO),
-                _ => Err(E::invalid_value(
-                    serde::de::Unexpected::Unsigned(number),
-                    &self,
-                )),
-            }
-        }
-        fn visit_str<E: Error>(self, text: &str) -> Result<Duration, E> {
-            units::parse_duration(text)
-                .map_err(|_| E::invalid_value(serde::de::Unexpected::Str(text), &self))
-        }
-    }
-    optional(from, Time)
+    let expected = "a time with its unit, like 10s or 1m30s";
+    scalar(from, expected, |given| match given {
+        Unexpected::Unsigned(0) => Some(Duration::ZERO),
+        Unexpected::Str(text) => units::parse_duration(text).ok(),
+        _ => None,
+    })
 }
 
 /// Reads one value for all partitions, or a map from partition to value.
-pub fn per_partition<'de, D: Deserializer<'de>>(
-    from: D,
-) -> Result<BTreeMap<String, String>, D::Error> {
-    struct PerPartition;
-    impl<'de> Visitor<'de> for PerPartition {
-        type Value = BTreeMap<String, String>;
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("text, or a map from partition to text, with * for all others")
-        }
-        fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
-            Ok(match text {
-                "" => BTreeMap::new(),
-                _ => BTreeMap::from([(ANY.to_owned(), text.to_owned())]),
-            })
-        }
-        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-            let mut all = BTreeMap::new();
-            while let Some((partition, value)) = map.next_entry()? {
-                all.insert(partition, value);
-            }
-            Ok(all)
-        }
+pub fn per_partition(value: Value) -> Result<BTreeMap<String, String>, serde_norway::Error> {
+    match value {
+        Value::Null => Ok(BTreeMap::new()),
+        Value::String(text) if text.is_empty() => Ok(BTreeMap::new()),
+        Value::String(text) => Ok(BTreeMap::from([(ANY.to_owned(), text)])),
+        Value::Mapping(_) => serde_norway::from_value(value),
+        _ => Err(Error::invalid_type(
+            Unexpected::Seq,
+            &"text, or a map from partition to text, with * for all others",
+        )),
     }
-    Ok(optional(from, PerPartition)?.unwrap_or_default())
 }
 
-/// Reads null as `None`.
-fn optional<'de, D, V>(from: D, visitor: V) -> Result<Option<V::Value>, D::Error>
-where
-    D: Deserializer<'de>,
-    V: Visitor<'de>,
-{
-    struct Optional<V>(V);
-    impl<'de, V: Visitor<'de>> Visitor<'de> for Optional<V> {
-        type Value = Option<V::Value>;
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            self.0.expecting(f)
-        }
-        fn visit_none<E>(self) -> Result<Self::Value, E> {
-            Ok(None)
-        }
-        fn visit_unit<E>(self) -> Result<Self::Value, E> {
-            Ok(None)
-        }
-        fn visit_some<D: Deserializer<'de>>(self, from: D) -> Result<Self::Value, D::Error> {
-            from.deserialize_any(self.0).map(Some)
-        }
+/// Reads a number or text by `read`, and null as `None`. An error names what was expected.
+fn scalar<'de, D: Deserializer<'de>, T>(
+    from: D,
+    expected: &'static str,
+    read: fn(Unexpected<'_>) -> Option<T>,
+) -> Result<Option<T>, D::Error> {
+    from.deserialize_any(Scalar { expected, read })
+}
+
+struct Scalar<T> {
+    expected: &'static str,
+    read: fn(Unexpected<'_>) -> Option<T>,
+}
+
+impl<T> Scalar<T> {
+    fn read<E: Error>(self, given: Unexpected<'_>) -> Result<Option<T>, E> {
+        let read = (self.read)(given);
+        read.map(Some)
+            .ok_or_else(|| E::invalid_value(given, &self.expected))
     }
-    from.deserialize_option(Optional(visitor))
+}
+
+impl<T> Visitor<'_> for Scalar<T> {
+    type Value = Option<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.expected)
+    }
+
+    fn visit_unit<E>(self) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<Self::Value, E> {
+        self.read(Unexpected::Unsigned(number))
+    }
+
+    fn visit_f64<E: Error>(self, number: f64) -> Result<Self::Value, E> {
+        self.read(Unexpected::Float(number))
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
+        self.read(Unexpected::Str(text))
+    }
 }

@@ -160,12 +160,6 @@ pub struct Flags {
 }
 
 impl Flags {
-    /// Key from which the secrets of container gateways are derived, if the configuration file has
-    /// it.
-    fn gateway_key(&self) -> Option<GatewayKey> {
-        self.system_root_token().map(GatewayKey::new)
-    }
-
     /// `SystemRootToken` of the configuration file.
     pub fn system_root_token(&self) -> Option<Token> {
         self.config.as_deref()?.cluster.system_root_token.clone()
@@ -285,19 +279,13 @@ where
                 .map_err(|source| StartError::Listen { address, source })?,
         ),
     };
-    let management = match &flags.management_token_file {
-        None => None,
-        Some(path) => Some(read_token(path)?),
+    let management = flags.management_token_file.as_deref();
+    let management = management.map(read_token).transpose()?;
+    let open_audit = |path: &PathBuf| {
+        let path = path.clone();
+        Audit::open(&path, AUDIT_LIMIT).map_err(|source| StartError::Audit { path, source })
     };
-    let audit = match &flags.audit_file {
-        None => None,
-        Some(path) => Some(
-            Audit::open(path, AUDIT_LIMIT).map_err(|source| StartError::Audit {
-                path: path.clone(),
-                source,
-            })?,
-        ),
-    };
+    let audit = flags.audit_file.as_ref().map(open_audit).transpose()?;
     let (scheduler, label) = scheduler().await.map_err(StartError::Scheduler)?;
     let health = Health::new(
         3 * flags.poll_interval + Duration::from_secs(30),
@@ -327,7 +315,7 @@ where
         retry_period: flags.min_retry_period,
         command_rate: flags.scheduler_rate,
         token_mode,
-        gateway: flags.gateway_key(),
+        gateway: flags.system_root_token().map(GatewayKey::new),
         poll_interval: flags.poll_interval,
         min_poll_interval: flags.min_poll_interval,
         reserve_ram: flags.reserve_extra_ram,
@@ -369,10 +357,7 @@ where
 
 /// The API server, from flags, configuration file and environment.
 pub fn endpoint(flags: &Flags) -> Result<Endpoint, StartError> {
-    let token = match &flags.token_file {
-        None => None,
-        Some(path) => Some(read_token(path)?),
-    };
+    let token = flags.token_file.as_deref().map(read_token).transpose()?;
     let endpoint = Endpoint::from_lookup(|key| {
         config::variable(key, flags.config.as_deref(), token.as_ref(), |key| {
             std::env::var(key).ok()
@@ -382,13 +367,11 @@ pub fn endpoint(flags: &Flags) -> Result<Endpoint, StartError> {
 }
 
 fn read_token(path: &Path) -> Result<Token, StartError> {
-    match std::fs::read_to_string(path) {
-        Ok(text) => Ok(Token::new(text.trim())),
-        Err(source) => Err(StartError::TokenFile {
-            path: path.to_owned(),
-            source,
-        }),
-    }
+    let text = std::fs::read_to_string(path).map_err(|source| StartError::TokenFile {
+        path: path.to_owned(),
+        source,
+    })?;
+    Ok(Token::new(text.trim()))
 }
 
 /// Drains on SIGTERM and SIGINT. SIGHUP is only logged, because there is no configuration to read

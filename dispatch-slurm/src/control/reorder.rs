@@ -78,7 +78,7 @@ impl Slurm {
     /// `to_hold` keep their nice values: another one would release them again.
     fn plan_changes(&self, wanted: &[DesiredPlace], to_hold: &[SentChange]) -> Vec<Change> {
         let mut queue = self.queue.lock();
-        let mut changes = nice::changes(&queue, wanted, self.priority_spread);
+        let mut changes = nice::changes(&queue, wanted, self.settings.priority_spread);
         changes.retain(|change| to_hold.iter().all(|held| held.job != change.job));
         let nice: BTreeMap<&str, i64> = changes
             .iter()

@@ -18,8 +18,13 @@ const ABSENT_COOLDOWN: Duration = Duration::from_secs(3600);
 const UNAVAILABLE_COOLDOWN: Duration = Duration::from_secs(60);
 /// Timeout of `sacct` and `id`: an exit record is not worth a longer wait.
 const ACCOUNTING_TIMEOUT: Duration = Duration::from_secs(20);
-/// Earliest start of the jobs that are searched.
-const START_TIME: &str = "--starttime=now-30days";
+/// Arguments of every query; jobs that started earlier are not searched.
+const ARGUMENTS: [&str; 4] = [
+    "--noheader",
+    "--parsable2",
+    "--allocations",
+    "--starttime=now-30days",
+];
 
 /// Accounting of Slurm, if the site has it.
 #[derive(Debug, Default)]
@@ -51,8 +56,7 @@ impl Accounting {
         if let Some(state) = self.recent_answer() {
             return (state, false);
         }
-        let arguments = ["--noheader", "--parsable2", "--allocations", START_TIME];
-        let command = sacct.timeout(ACCOUNTING_TIMEOUT).args(arguments);
+        let command = sacct.timeout(ACCOUNTING_TIMEOUT).args(ARGUMENTS);
         // A job id may be reused after the cluster reset its counter, and a name is shared by all
         // attempts of a container.
         let job = job.map(|job| format!("--jobs={job}"));
@@ -74,9 +78,7 @@ impl Accounting {
             }
         }
     }
-}
 
-impl Accounting {
     /// The remembered state, while it is valid.
     fn recent_answer(&self) -> Option<AccountingState> {
         let muted = self.muted.lock();
@@ -101,10 +103,9 @@ fn classify_failure(failure: &CommandFailure) -> (AccountingState, Duration) {
 
 /// The container of a job that `squeue` does not list any more: its name, in the accounting.
 pub async fn container_of_past_job(settings: &Settings, job: &JobId) -> Option<ContainerUuid> {
-    let arguments = ["--noheader", "--parsable2", "--allocations", START_TIME];
     let command = settings.client("sacct").timeout(ACCOUNTING_TIMEOUT);
     let command = command
-        .args(arguments)
+        .args(ARGUMENTS)
         .args([format!("--jobs={}", job.0), "--format=JobName".to_owned()]);
     let answer = command.run_checked().await.ok()?;
     let names = answer.stdout.lines();

@@ -37,9 +37,7 @@ pub struct ExitRecord {
 /// The newest line on the job of `attempt` in a listing in [`SQUEUE_FORMAT`]: found by its id if
 /// that is known, else by its comment.
 pub fn parse_squeue(listing: &str, attempt: &TokenUuid, job: Option<&str>) -> Option<ExitRecord> {
-    let lines = listing
-        .lines()
-        .map(|line| line.splitn(5, '|').map(str::trim).collect::<Vec<_>>());
+    let lines = rows(listing);
     // Slurm may have reset its job counter and reused the id.
     let is_anothers = |fields: &[&str]| {
         let named = TokenUuid::parse(first_word(fields[4]));
@@ -62,9 +60,7 @@ pub fn parse_squeue(listing: &str, attempt: &TokenUuid, job: Option<&str>) -> Op
 /// The job of `attempt` among all jobs of its container that `sacct` shows: found by its id if that
 /// is known, else by its comment, which many sites do not store.
 pub fn parse_sacct(answer: &str, attempt: &TokenUuid, job: Option<&str>) -> Option<ExitRecord> {
-    let lines = answer
-        .lines()
-        .map(|line| line.splitn(5, '|').map(str::trim).collect::<Vec<_>>());
+    let lines = rows(answer);
     let is_ours = |fields: &Vec<&str>| {
         fields.first().copied() == job && job.is_some() || comment_names(fields, attempt)
     };
@@ -79,6 +75,12 @@ pub fn parse_sacct(answer: &str, attempt: &TokenUuid, job: Option<&str>) -> Opti
         status: parse_exit_code(fields[2]),
         cancelled_by: by.parse().ok(),
     })
+}
+
+/// The fields of each line; a comment is the fifth.
+fn rows(answer: &str) -> impl DoubleEndedIterator<Item = Vec<&str>> {
+    let lines = answer.lines();
+    lines.map(|line| line.splitn(5, '|').map(str::trim).collect())
 }
 
 fn comment_names(fields: &[&str], attempt: &TokenUuid) -> bool {

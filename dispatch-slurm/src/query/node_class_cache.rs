@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use dispatch_core::model::resources::{Admission, ResourceRequest};
 use dispatch_core::scheduler::cached_query::{CachedQuery, answer};
-use dispatch_core::scheduler::command::Command;
 
 use crate::query::node_classes::{GrantedKinds, NodeClasses};
 use crate::query::partition_times::{PartitionTimes, fixed_partitions};
@@ -80,8 +79,10 @@ impl NodeClassCache {
     }
 
     /// Queries `sinfo` and `scontrol` if the cache has expired.
-    pub async fn refresh(&self, sinfo: Command, scontrol: Command, timeout: Duration) {
+    pub async fn refresh(&self, settings: &Settings, timeout: Duration) {
+        let sinfo = settings.client("sinfo");
         let sinfo = sinfo.args(["--noheader", "--all", "--exact", "--format", SINFO_FORMAT]);
+        let scontrol = settings.client("scontrol");
         let scontrol = scontrol.args(["--all", "--oneliner", "show", "partition"]);
         let query = async {
             let visible = answer(sinfo, timeout, NodeClasses::parse).await?;

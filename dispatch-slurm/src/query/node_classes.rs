@@ -16,7 +16,7 @@ use crate::settings::Settings;
 const MIB: u64 = 1 << 20;
 
 /// Node classes of the whole cluster.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeClasses {
     classes: Vec<NodeClass>,
     /// Partitions with nodes that `sinfo` does not show.
@@ -69,11 +69,9 @@ impl NodeClasses {
     /// Parses the output of `sinfo`; none if it has no line that can be parsed.
     pub fn parse(answer: &str) -> Option<Self> {
         let classes = parse_node_classes(answer);
-        (!classes.is_empty()).then_some(Self {
+        (!classes.is_empty()).then(|| Self {
             classes,
-            hidden: Vec::new(),
-            default_partition: None,
-            default_times: BTreeMap::new(),
+            ..Self::default()
         })
     }
 
@@ -126,12 +124,8 @@ impl NodeClasses {
             ));
         }
         let requirements = requirements(needs, requested);
-        let fits = |class: &NodeClass| {
-            requirements
-                .iter()
-                .all(|requirement| requirement.amount <= (requirement.of)(class))
-        };
-        if classes.iter().any(|class| fits(class)) {
+        let fits = |class: &&NodeClass| requirements.iter().all(|one| one.is_met_by(class));
+        if classes.iter().any(fits) {
             return Admission::Now;
         }
         let mut why = explain_misfit(&requirements, &classes);
@@ -215,7 +209,7 @@ impl NodeClasses {
         let requirements = requirements(needs, requested);
         self.classes.iter().filter(move |class| {
             partitions.contains(&class.partition)
-                && requirements.iter().all(|one| one.amount <= (one.of)(class))
+                && requirements.iter().all(|one| one.is_met_by(class))
         })
     }
 }
@@ -227,6 +221,12 @@ struct Requirement {
     unit: &'static str,
     /// What gives it, with a verb.
     giver: &'static str,
+}
+
+impl Requirement {
+    fn is_met_by(&self, class: &NodeClass) -> bool {
+        self.amount <= (self.of)(class)
+    }
 }
 
 fn requirements(needs: &ResourceRequest, requested: GrantedKinds) -> Vec<Requirement> {
@@ -282,27 +282,14 @@ fn explain_misfit(requirements: &[Requirement], classes: &[&NodeClass]) -> Strin
         .filter(|w| w.amount > largest(w))
         .collect();
     if !beyond.is_empty() {
-        let parts = beyond.iter().map(|requirement| {
-            let Requirement {
-                amount,
-                unit,
-                giver,
-                ..
-            } = requirement;
-            format!(
-                "{amount} {unit}, but {giver} at most {}",
-                largest(requirement)
-            )
+        let parts = beyond.iter().map(|w| {
+            let (amount, unit, giver) = (w.amount, w.unit, w.giver);
+            format!("{amount} {unit}, but {giver} at most {}", largest(w))
         });
         return format!("it requests {}", parts.collect::<Vec<_>>().join("; "));
     }
-    let missed = |class: &NodeClass| {
-        requirements
-            .iter()
-            .filter(|w| w.amount > (w.of)(class))
-            .count()
-    };
-    let Some(nearest) = classes.iter().min_by_key(|class| missed(class)) else {
+    let missed = |class: &&&NodeClass| requirements.iter().filter(|w| !w.is_met_by(class)).count();
+    let Some(nearest) = classes.iter().min_by_key(missed) else {
         return "there are no nodes".to_owned();
     };
     let list = |of: &dyn Fn(&Requirement) -> u64| {

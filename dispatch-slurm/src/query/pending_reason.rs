@@ -14,25 +14,19 @@ use crate::query::squeue::{JobPhase, Row};
 /// a time limit.
 const MAX_FORECAST: SignedDuration = SignedDuration::from_hours(180 * 24);
 
+const REQUEUED_AND_HELD: (PendingOutlook, &str) = (
+    PendingOutlook::NeedsAdmin,
+    "to be released: it was requeued and held",
+);
+
 /// Describes what a job waits for; none if it does not wait.
 pub fn describe_pending(row: &Row, now: Timestamp) -> Option<PendingReason> {
+    use PendingOutlook::{NeedsAdmin, Paused, Transient};
     let (outlook, words) = match (row.state.as_str(), row.phase) {
-        ("CONFIGURING", _) => (
-            PendingOutlook::Transient,
-            "for its node to be made ready".to_owned(),
-        ),
-        ("SUSPENDED" | "STOPPED", _) => (
-            PendingOutlook::Paused,
-            "to be resumed: it was suspended in Slurm".to_owned(),
-        ),
-        ("REQUEUE_HOLD" | "SPECIAL_EXIT", _) => (
-            PendingOutlook::NeedsAdmin,
-            "to be released: it was requeued and held".to_owned(),
-        ),
-        ("RESV_DEL_HOLD", _) => (
-            PendingOutlook::NeedsAdmin,
-            "to be released: its reservation was deleted".to_owned(),
-        ),
+        ("CONFIGURING", _) => (Transient, "for its node to be made ready"),
+        ("SUSPENDED" | "STOPPED", _) => (Paused, "to be resumed: it was suspended in Slurm"),
+        ("REQUEUE_HOLD" | "SPECIAL_EXIT", _) => REQUEUED_AND_HELD,
+        ("RESV_DEL_HOLD", _) => (NeedsAdmin, "to be released: its reservation was deleted"),
         (_, JobPhase::Pending) => describe_reason(&row.reason),
         _ => return None,
     };
@@ -41,9 +35,7 @@ pub fn describe_pending(row: &Row, now: Timestamp) -> Option<PendingReason> {
         reason => format!(" ({reason})"),
     };
     let start = match (outlook, row.phase, row.start) {
-        (PendingOutlook::Transient, JobPhase::Pending, Some(start))
-            if start.duration_since(now) < MAX_FORECAST =>
-        {
+        (Transient, JobPhase::Pending, Some(start)) if start.duration_since(now) < MAX_FORECAST => {
             format_start(start)
         }
         _ => String::new(),
@@ -62,15 +54,14 @@ fn format_start(start: Timestamp) -> String {
     )
 }
 
-fn describe_reason(reason: &str) -> (PendingOutlook, String) {
+fn describe_reason(reason: &str) -> (PendingOutlook, &'static str) {
     let sentence = describe_sentence(reason);
     // A reason may end with details: `ReqNodeNotAvail, UnavailableNodes:n1`.
     let word = reason.split([',', ' ']).next().unwrap_or_default();
     let described = sentence
         .or_else(|| describe_word(word))
         .or_else(|| describe_limit(word));
-    let (outlook, words) = described.unwrap_or((PendingOutlook::Transient, "for another reason"));
-    (outlook, words.to_owned())
+    described.unwrap_or((PendingOutlook::Transient, "for another reason"))
 }
 
 type Description = Option<(PendingOutlook, &'static str)>;
@@ -100,7 +91,7 @@ fn describe_sentence(reason: &str) -> Description {
             NeedsAdmin,
             "to be released: its node could not start it, so Slurm requeued and held it",
         ),
-        "job requeued in held state" => (NeedsAdmin, "to be released: it was requeued and held"),
+        "job requeued in held state" => REQUEUED_AND_HELD,
         _ => return None,
     })
 }

@@ -4,9 +4,7 @@
 //! Input: flags and settings. Output: a report of findings.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
 
-use dispatch_core::scheduler::Scheduler;
 use dispatch_core::scheduler::test_submission::{TEST_TIMEOUT, TestResult};
 use dispatch_core::service;
 use dispatch_core::service::state_dir::StateDir;
@@ -19,7 +17,6 @@ use crate::query::node_class_cache::NodeClassCache;
 use crate::query::node_classes::SCRATCH_REMEDY;
 use crate::settings::{Settings, check_argument};
 use crate::slurm::Slurm;
-use crate::subcommands::probe_job::SlurmProbe;
 use crate::submit::test_only::test_arguments;
 
 const STATE_DIR_CHECK: &str = "state directory";
@@ -27,8 +24,12 @@ const STATE_DIR_CHECK: &str = "state directory";
 const MAX_OWNER_LINES: usize = 100;
 /// Commands that the dispatcher runs.
 const COMMANDS: [&str; 5] = ["sbatch", "squeue", "scancel", "scontrol", "sinfo"];
-/// Duration of `squeue` from which it is reported as slow, because it delays every poll.
-const SLOW_SQUEUE: Duration = Duration::from_secs(5);
+/// Remedies if `squeue` does not answer, or is slow.
+const QUEUE_REMEDIES: check::QueueRemedies = check::QueueRemedies {
+    silent: "check that slurmctld runs and accepts this machine: scontrol ping, munge -n | unmunge",
+    slow: "raise --poll-interval, or check the load of slurmctld: sdiag",
+};
+
 /// File systems that other machines do not see, by the numbers in linux/magic.h.
 const LOCAL_FILE_SYSTEMS: [(i64, &str); 5] = [
     (0xEF53, "ext4"),
@@ -60,47 +61,11 @@ pub async fn check(flags: &Flags, settings: &Settings, test: Option<ProbeOptions
     findings.extend(check_owner_map(flags.owner_map.as_deref(), settings).await);
     if let Some(home) = home {
         let instance_id = home.instance_id_or_placeholder();
-        let directory = home.path().to_owned();
         let slurm = Slurm::new(settings.clone(), home, instance_id, common.command_timeout);
-        let squeue = check_squeue(&slurm).await;
-        let answers = squeue.remedy.is_none();
-        findings.push(squeue);
-        if let Some(test) = test.filter(|_| answers) {
-            let probe = SlurmProbe {
-                settings,
-                node: test.node.as_deref(),
-            };
-            findings.extend(check::probe_job::run(&probe, &directory, &test).await);
-        }
+        findings.extend(check::queue(&slurm, "squeue", QUEUE_REMEDIES, test).await);
     }
     findings.extend(check::api(service::endpoint(common), common.system_root_token()).await);
     Report::new(findings)
-}
-
-async fn check_squeue(slurm: &Slurm) -> Finding {
-    let began = Instant::now();
-    let listing = slurm.list_jobs().await;
-    let elapsed = began.elapsed();
-    let milliseconds = elapsed.as_millis();
-    match listing {
-        Err(error) => Finding::fail(
-            "squeue",
-            error.to_string(),
-            "check that slurmctld runs and accepts this machine: scontrol ping, munge -n | unmunge",
-        ),
-        Ok(_) if elapsed > SLOW_SQUEUE => Finding::warn(
-            "squeue",
-            format!("took {milliseconds} ms"),
-            "raise --poll-interval, or check the load of slurmctld: sdiag",
-        ),
-        Ok(jobs) => {
-            let count = jobs.iter().filter(|job| !job.ended).count();
-            Finding::ok(
-                "squeue",
-                format!("answers in {milliseconds} ms, {count} jobs of this dispatcher"),
-            )
-        }
-    }
 }
 
 /// Asks Slurm whether it would accept a small job with the arguments of every job.
@@ -113,20 +78,20 @@ async fn check_arguments(settings: &Settings) -> Finding {
             format!("Slurm would reject a small job with them: {why}"),
             "correct --account, --qos, --reservation, --constraint and --sbatch-argument; --dry-run shows where each comes from",
         ),
-        TestResult::Unknown => Finding::warn(
-            ARGUMENTS,
-            "not tried: Slurm does not answer",
-            "try again when slurmctld answers: scontrol ping",
-        ),
+        TestResult::Unknown => not_tried(ARGUMENTS),
     }
+}
+
+fn not_tried(what: &str) -> Finding {
+    let mend = "try again when slurmctld answers: scontrol ping";
+    Finding::warn(what, "not tried: Slurm does not answer", mend)
 }
 
 /// Asks Slurm whether it would accept a small job with the arguments of each line.
 async fn check_owner_map(path: Option<&Path>, settings: &Settings) -> Vec<Finding> {
     let Some(map) = &settings.owner_map else {
-        return check::owner_map_fault(path, check_argument)
-            .into_iter()
-            .collect();
+        let fault = check::owner_map_fault(path, check_argument);
+        return fault.into_iter().collect();
     };
     let lines = map.lines();
     let mut findings = Vec::new();
@@ -136,12 +101,7 @@ async fn check_owner_map(path: Option<&Path>, settings: &Settings) -> Vec<Findin
             TestResult::Rejected(why) => why,
             // The others would take as long.
             TestResult::Unknown => {
-                let mend = "try again when slurmctld answers: scontrol ping";
-                findings.push(Finding::warn(
-                    check::OWNER_MAP,
-                    "not tried: Slurm does not answer",
-                    mend,
-                ));
+                findings.push(not_tried(check::OWNER_MAP));
                 break;
             }
         };
@@ -178,8 +138,7 @@ async fn check_partitions(settings: &Settings) -> Finding {
 /// Fails if jobs ask for scratch space that no node is said to have.
 async fn check_scratch(settings: &Settings) -> Option<Finding> {
     let nodes = NodeClassCache::new(settings);
-    let [sinfo, scontrol] = ["sinfo", "scontrol"].map(|program| settings.client(program));
-    nodes.refresh(sinfo, scontrol, TEST_TIMEOUT).await;
+    nodes.refresh(settings, TEST_TIMEOUT).await;
     let words = "no node has TmpDisk, so no job that asks for scratch space can run";
     nodes
         .lack_scratch()

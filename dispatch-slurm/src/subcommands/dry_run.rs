@@ -32,30 +32,15 @@ pub struct DryRun {
     script: String,
 }
 
-/// The record whose submission is shown.
-#[derive(Debug)]
-pub struct RecordForDryRun<'a> {
-    pub container: &'a Container,
-    pub owner: KnownOwner,
-    /// Bytes of memory set aside for crunch-run.
-    pub reserve: u64,
-    /// Limits of the partitions where it may run.
-    pub times: PartitionTimes,
-}
-
-/// Renders the submission of this record.
+/// Renders the submission of this record. `times` are the limits of the partitions where it may
+/// run; `reserve` is the memory set aside for crunch-run.
 pub fn dry_run(
-    record: RecordForDryRun<'_>,
+    (container, owner): (&Container, KnownOwner),
+    (reserve, times): (u64, PartitionTimes),
     settings: &Settings,
     home: &StateDir,
     origins: &ValueSources,
 ) -> Result<DryRun, Box<dyn std::error::Error>> {
-    let RecordForDryRun {
-        container,
-        owner,
-        reserve,
-        times,
-    } = record;
     let mut needs = ResourceRequest::of(container).with_reserved_ram(reserve);
     needs.charged_to = Some(std::sync::Arc::new(settings.charge(&owner)));
     let dir = AttemptDir::of(home.path(), &container.uuid);

@@ -28,7 +28,7 @@ use crate::query::node_class_cache::NodeClassCache;
 use crate::settings::Settings;
 use crate::slurm::Slurm;
 use crate::subcommands::check::check;
-use crate::subcommands::dry_run::{RecordForDryRun, dry_run};
+use crate::subcommands::dry_run::dry_run;
 
 /// The subcommands, with the flags and settings of this call.
 #[derive(Debug)]
@@ -64,17 +64,10 @@ impl subcommands::DispatcherCommands for Commands<'_> {
         let reserve = self.flags.common.reserve_extra_ram;
         let needs = ResourceRequest::of(container).with_reserved_ram(reserve);
         let capacity = NodeClassCache::new(&self.settings);
-        let [sinfo, scontrol] = ["sinfo", "scontrol"].map(|program| self.settings.client(program));
-        capacity
-            .refresh(sinfo, scontrol, self.flags.common.command_timeout)
-            .await;
-        let record = RecordForDryRun {
-            container,
-            owner,
-            reserve,
-            times: capacity.times(&needs),
-        };
-        dry_run(record, &self.settings, &home, self.origins)
+        let timeout = self.flags.common.command_timeout;
+        capacity.refresh(&self.settings, timeout).await;
+        let (record, room) = ((container, owner), (reserve, capacity.times(&needs)));
+        dry_run(record, room, &self.settings, &home, self.origins)
     }
 
     fn scheduler(&self, home: StateDir, instance_id: String) -> Slurm {

@@ -11,22 +11,16 @@ use arvados_client::ContainerUuid;
 use dispatch_core::model::resources::ResourceRequest;
 use dispatch_core::model::staging_allowance::StagingAllowance;
 use dispatch_core::scheduler::submit_command::parse_job_id;
-use dispatch_core::service::subcommands::check::probe_job::{self, ProbeState};
+use dispatch_core::service::subcommands::check::probe_job::{ProbeScheduler, ProbeState};
 use dispatch_core::service::subcommands::dry_run::Source;
 
 use crate::query::ended_job::is_unknown_job;
 use crate::query::partition_times::PartitionTimes;
 use crate::settings::Settings;
+use crate::slurm::Slurm;
 use crate::submit::sbatch::{Argument, ROOM_TO_RAISE, SbatchJob};
 
-/// Slurm, as the probe uses it.
-pub struct SlurmProbe<'a> {
-    pub settings: &'a Settings,
-    /// Node on which the job must run.
-    pub node: Option<&'a str>,
-}
-
-impl probe_job::ProbeScheduler for SlurmProbe<'_> {
+impl ProbeScheduler for Slurm {
     const SUBMIT: &'static str = "sbatch";
     const CANCEL: &'static str = "scancel";
     const REMEDY: &'static str = "check that nodes have this version of crunch-run at the path of --crunch-run, and mount --state-dir at the same path";
@@ -38,6 +32,7 @@ impl probe_job::ProbeScheduler for SlurmProbe<'_> {
         container: &ContainerUuid,
         needs: &ResourceRequest,
         dir: &Path,
+        node: Option<&str>,
     ) -> Result<String, Box<dyn Error>> {
         let settings = &Settings {
             // The check needs no time for files, and no warning before its end.
@@ -54,7 +49,7 @@ impl probe_job::ProbeScheduler for SlurmProbe<'_> {
             nice: ROOM_TO_RAISE,
             times: PartitionTimes::default(),
         })?;
-        arguments.extend(self.node.map(|name| Argument {
+        arguments.extend(node.map(|name| Argument {
             text: format!("--nodelist={name}"),
             from: Source::Always("the check names this node"),
         }));
@@ -85,12 +80,8 @@ impl probe_job::ProbeScheduler for SlurmProbe<'_> {
     }
 
     async fn cancel(&self, job: &str) -> Result<(), String> {
-        let done = self
-            .settings
-            .client("scancel")
-            .args([job])
-            .run_checked()
-            .await;
+        let scancel = self.settings.client("scancel");
+        let done = scancel.args([job]).run_checked().await;
         done.map(drop).map_err(|error| error.to_string())
     }
 }

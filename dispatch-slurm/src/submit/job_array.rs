@@ -215,7 +215,7 @@ pub fn naming_updates(
 pub struct ArrayTracker {
     /// Distinguishes them from arrays of an earlier process.
     process: u64,
-    state: Mutex<(u64, BTreeSet<u64>)>,
+    state: Mutex<ArraySnapshot>,
 }
 
 /// An array that is being submitted.
@@ -228,7 +228,7 @@ pub struct ArrayInProgress<'a> {
 }
 
 /// Arrays that were being submitted at one moment.
-#[derive(Debug)]
+#[derive(Debug, Clone, Default)]
 pub struct ArraySnapshot {
     next_number: u64,
     in_progress: BTreeSet<u64>,
@@ -247,9 +247,9 @@ impl ArrayTracker {
     /// Starts an array, which is in progress until the result is dropped.
     pub fn begin(&self, instance_id: &str) -> ArrayInProgress<'_> {
         let mut state = self.state.lock();
-        let number = state.0;
-        state.0 += 1;
-        state.1.insert(number);
+        let number = state.next_number;
+        state.next_number += 1;
+        state.in_progress.insert(number);
         ArrayInProgress {
             arrays: self,
             number,
@@ -259,11 +259,7 @@ impl ArrayTracker {
 
     /// State before a listing.
     pub fn snapshot(&self) -> ArraySnapshot {
-        let state = self.state.lock();
-        ArraySnapshot {
-            next_number: state.0,
-            in_progress: state.1.clone(),
-        }
+        self.state.lock().clone()
     }
 
     /// Elements in a listing that will never be named; `before` is the state before the listing
@@ -295,7 +291,8 @@ impl ArrayTracker {
 
 impl Drop for ArrayInProgress<'_> {
     fn drop(&mut self) {
-        self.arrays.state.lock().1.remove(&self.number);
+        let mut state = self.arrays.state.lock();
+        state.in_progress.remove(&self.number);
     }
 }
 

@@ -8,13 +8,14 @@ use std::sync::Arc;
 
 use arvados_client::ContainerUuid;
 use crunch_contract::LEAVE_TO_DISPATCHER;
+use dispatch_core::model::instance_types::{NoInstanceTypeFits, name_for};
 use dispatch_core::model::resources::ResourceRequest;
 use dispatch_core::scheduler::command::Command;
 use dispatch_core::scheduler::template::{TemplateError, Values, render};
 use dispatch_core::service::subcommands::dry_run::Source;
 
 use crate::query::partition_times::PartitionTimes;
-use crate::settings::{PerPartition, Settings};
+use crate::settings::Settings;
 
 /// Default arguments for every container.
 pub const DEFAULT_ARGUMENTS: [&str; 5] = [
@@ -63,7 +64,7 @@ pub enum SubmissionError {
     Template(#[from] TemplateError),
     /// No instance type suits the container.
     #[error(transparent)]
-    NoInstanceTypeFits(#[from] dispatch_core::model::instance_types::NoInstanceTypeFits),
+    NoInstanceTypeFits(#[from] NoInstanceTypeFits),
 }
 
 impl Settings {
@@ -74,18 +75,11 @@ impl Settings {
         let values = Values {
             container: job.container,
             needs,
-            instance_type: self.instance_type(needs)?,
+            instance_type: name_for(&self.types, needs)?,
             gpu_model: self.gpu_model(needs),
         };
-        let gpus: &[String] = if needs.gpus > 0 {
-            &self.gpu_arguments
-        } else {
-            &[]
-        };
-        let preemptible: &[String] = match needs.preemptible {
-            true => &self.preemptible_arguments,
-            false => &[],
-        };
+        let gpus = Some(&self.gpu_arguments[..]).filter(|_| needs.gpus > 0);
+        let preemptible = Some(&self.preemptible_arguments[..]).filter(|_| needs.preemptible);
         let owners = match &self.owner_map {
             Some(map) => map.arguments(needs.charged_owner()),
             None => Arc::default(),
@@ -93,9 +87,9 @@ impl Settings {
         // Of two values of an option, sbatch takes the later one.
         let lists = [
             ("arguments", &self.arguments[..]),
-            ("gpu_arguments", gpus),
+            ("gpu_arguments", gpus.unwrap_or_default()),
             ("owner_map", &owners[..]),
-            ("preemptible_arguments", preemptible),
+            ("preemptible_arguments", preemptible.unwrap_or_default()),
         ];
         let mut admins = Vec::new();
         for (flag, list) in lists {
@@ -146,12 +140,12 @@ impl Settings {
                 text,
             ));
         }
-        for (flag, option, per_partition) in self.partition_options() {
+        for (flag, per_partition) in self.partition_options() {
             let template = per_partition.value(&needs.partitions);
             if let Some(template) = template.filter(|template| !template.is_empty())
                 && let Some(value) = render(template, values)?
             {
-                ours.push(from_setting(flag, template, format!("{option}={value}")));
+                ours.push(from_setting(flag, template, format!("--{flag}={value}")));
             }
         }
         for text in self.cluster_arguments() {
@@ -215,15 +209,6 @@ impl Settings {
             &value,
             format!("--time={minutes}"),
         ))
-    }
-
-    fn partition_options(&self) -> [(&'static str, &'static str, &PerPartition); 4] {
-        [
-            ("account", "--account", &self.account),
-            ("qos", "--qos", &self.qos),
-            ("reservation", "--reservation", &self.reservation),
-            ("constraint", "--constraint", &self.constraint),
-        ]
     }
 
     /// sbatch with these arguments, and this script on its stdin.

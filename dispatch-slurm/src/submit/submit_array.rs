@@ -14,7 +14,7 @@ use dispatch_core::scheduler::{SchedulerError, SubmitRequest};
 use dispatch_core::service::subcommands::dry_run::Source;
 use futures_util::{StreamExt, stream};
 
-use crate::error::NAME;
+use crate::error::{NAME, refused};
 use crate::job_comment;
 use crate::slurm::Slurm;
 use crate::submit::job_array::{
@@ -280,14 +280,6 @@ impl Slurm {
                 ArrayLimit::Unknown
             }
         }
-    }
-}
-
-fn refused(order: &SubmitRequest, detail: String) -> SchedulerError {
-    SchedulerError::Refused {
-        scheduler: NAME,
-        container: order.container.clone(),
-        detail,
     }
 }
 

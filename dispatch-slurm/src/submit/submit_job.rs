@@ -8,7 +8,7 @@ use dispatch_core::model::world::JobId;
 use dispatch_core::scheduler::submit_command::submit_with_token;
 use dispatch_core::scheduler::{SchedulerError, SubmitRequest};
 
-use crate::error::NAME;
+use crate::error::{NAME, refused};
 use crate::job_comment;
 use crate::query::partition_times::PartitionTimes;
 use crate::slurm::Slurm;
@@ -61,11 +61,6 @@ impl Slurm {
 
     async fn run_sbatch(&self, order: &SubmitRequest) -> Result<JobId, SchedulerError> {
         let container = order.container.clone();
-        let refused = |detail: String| SchedulerError::Refused {
-            scheduler: NAME,
-            container: container.clone(),
-            detail,
-        };
         let dir = self.attempt_dir(&container);
         let comment = job_comment::write(&order.attempt, &self.instance_id, order.owner.as_deref());
         let arguments = self
@@ -84,11 +79,11 @@ impl Slurm {
                 },
                 times: self.times(order),
             })
-            .map_err(|error| refused(error.to_string()))?;
+            .map_err(|error| refused(order, error))?;
         let script = self
             .settings
             .job_script(&container, &dir.token_file_of(&order.attempt))
-            .map_err(|error| refused(error.to_string()))?;
+            .map_err(|error| refused(order, error))?;
         let command = self.settings.sbatch_command(arguments, script);
         let command = command.timeout(self.command_timeout);
         match submit_with_token(NAME, order, &dir, command, ";").await {

@@ -5,7 +5,6 @@ use std::time::Duration;
 use dispatch_core::model::resources::GpuModel;
 
 use super::*;
-use crate::submit::admin_lines::PREEMPTIBLE;
 
 fn describe(settings: &Settings, needs: &ResourceRequest) -> Result<String, DescriptionError> {
     let params = DescriptionParams {
@@ -87,7 +86,11 @@ fn a_description_says_everything_and_no_secret() {
 #[test]
 fn a_job_is_charged_to_the_group_of_its_user() {
     let mut settings = settings(&["accounting_group_user = %u", "+Group = \"a\""]);
-    let preemptible = ("preemptible_lines", "+Group = \"low\"", PREEMPTIBLE);
+    let preemptible = (
+        "preemptible_lines",
+        "+Group = \"low\"",
+        RequestedKinds::PREEMPTIBLE,
+    );
     let (flag, line, asks) = preemptible;
     settings.admin_lines.add(flag, line, asks).unwrap();
     let owner = Owner {

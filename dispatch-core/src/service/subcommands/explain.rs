@@ -10,6 +10,7 @@ use crate::model::owner::{KnownOwner, Owner};
 use crate::model::resources::Admission;
 use crate::model::world::Job;
 use crate::scheduler::{PendingOutlook, PendingReason};
+use crate::service::subcommands::Render;
 
 /// The names of a dispatcher and its scheduler, for texts.
 #[derive(Debug, Clone, Copy)]
@@ -229,19 +230,17 @@ fn why(facts: &ExplainInput) -> String {
     }
 }
 
-impl Explanation {
-    /// The explanation as text.
-    pub fn text(&self) -> String {
+impl Render for Explanation {
+    fn text(&self) -> String {
         let mut page = String::new();
         let lines = [
+            ("uuid", Some(&self.container)),
             ("for", self.owner.as_ref()),
             ("record", Some(&self.record)),
             ("lock", Some(&self.lock)),
             ("jobs", Some(&self.jobs)),
             ("why", Some(&self.why)),
         ];
-        // Writing to a string never fails.
-        let _ = writeln!(page, "{:<6}  {}", "uuid", self.container);
         for (what, words) in lines {
             let Some(words) = words else { continue };
             // Writing to a string never fails.

@@ -29,7 +29,7 @@ use crate::service;
 use crate::service::state_dir::StateDir;
 use crate::service::subcommands::check::probe_job::ProbeOptions;
 use crate::service::subcommands::container_ref::{ContainerRef, ContainerRefError};
-use crate::service::subcommands::explain::{Explanation, SchedulerTerms, explain};
+use crate::service::subcommands::explain::{SchedulerTerms, explain};
 
 use queries::{host_fault, list_jobs, no_reply_text, with_timeout};
 
@@ -90,16 +90,11 @@ impl Flags {
         let dry_run = dry_run.map(|container| Subcommand::DryRun { container });
         dry_run.or_else(|| self.subcommand.clone())
     }
-}
 
-impl Flags {
     /// Whether the subcommand works without the owner map, which may be wrong.
     pub fn works_without_owner_map(&self) -> bool {
-        let subcommand = self.subcommand.as_ref();
-        matches!(
-            subcommand,
-            Some(Subcommand::Explain { .. } | Subcommand::Check { .. })
-        )
+        use Subcommand::{Check, Explain};
+        matches!(self.subcommand, Some(Explain { .. } | Check { .. }))
     }
 }
 
@@ -110,12 +105,6 @@ pub trait Render: Serialize {
 }
 
 impl Render for Report {
-    fn text(&self) -> String {
-        self.text()
-    }
-}
-
-impl Render for Explanation {
     fn text(&self) -> String {
         self.text()
     }

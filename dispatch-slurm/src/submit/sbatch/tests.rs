@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use dispatch_core::model::instance_types::InstanceType;
+use dispatch_core::model::instance_types::{InstanceType, fit};
 use dispatch_core::model::owner::Owner;
 use dispatch_core::model::resources::GpuModel;
 use dispatch_core::scheduler::owner_map::OwnerMap;
 
 use super::*;
+use crate::settings::PerPartition;
 
 const UUID: &str = "zzzzz-dz642-queuedcontainer";
 const MIB: u64 = 1 << 20;
@@ -255,7 +256,7 @@ fn the_cheapest_instance_type_that_suits_is_named() {
         "--constraint=instancetype=a1.medium"
     );
     assert_eq!(
-        settings.fit(&needs),
+        fit(&settings.types, &needs),
         dispatch_core::model::resources::Admission::Now
     );
     settings.types.truncate(1);
@@ -271,7 +272,8 @@ fn the_cheapest_instance_type_that_suits_is_named() {
     };
     let error = settings.sbatch_arguments(job).unwrap_err();
     assert!(error.to_string().starts_with("none of the 1 "), "{error}");
-    let dispatch_core::model::resources::Admission::Never(words) = settings.fit(&needs) else {
+    let dispatch_core::model::resources::Admission::Never(words) = fit(&settings.types, &needs)
+    else {
         panic!("it fits");
     };
     assert_eq!(words, error.to_string());

@@ -69,13 +69,14 @@ pub trait ProbeScheduler {
     /// Maximum delay with which the job's output arrives.
     const OUTPUT_DELAY: Duration;
 
-    /// Submits a job with these needs that runs crunch-run with `--check`. Its output must arrive
-    /// in `output.log` in `place`. Returns the job's number.
+    /// Submits a job with these needs that runs crunch-run with `--check`, on `node` if one is
+    /// named. Its output must arrive in `output.log` in `place`. Returns the job's number.
     fn submit(
         &self,
         container: &ContainerUuid,
         needs: &ResourceRequest,
         place: &Path,
+        node: Option<&str>,
     ) -> impl Future<Output = Result<String, Box<dyn Error>>>;
 
     /// State of the job. An error means that the scheduler did not answer.
@@ -179,7 +180,9 @@ async fn test<T: ProbeScheduler>(
         gpus: options.gpus,
         ..ResourceRequest::default()
     };
-    let job = match trial.submit(&container, &needs, &probe_dir.0).await {
+    let node_name = options.node.as_deref();
+    let submitted = trial.submit(&container, &needs, &probe_dir.0, node_name);
+    let job = match submitted.await {
         Ok(job) => job,
         Err(error) => {
             let command = T::SUBMIT;

@@ -28,6 +28,7 @@ impl ProbeScheduler for RefusesCancel {
         _: &ContainerUuid,
         _: &ResourceRequest,
         _: &Path,
+        _: Option<&str>,
     ) -> Result<String, Box<dyn Error>> {
         self.submitted.map(str::to_owned).map_err(Into::into)
     }
