@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use arvados_client::{ContainerUuid, TokenUuid};
 
-use crate::model::charge_class::ChargeClass;
+use crate::model::charge_class::{ChargeClass, UserClass};
 use crate::model::resources::ResourceRequest;
 use crate::model::scheduling::Candidate;
 use crate::scheduler::rejection_backoff::{Grant, JobClass, RejectionBackoff, SlowStart};
@@ -38,6 +38,8 @@ pub struct RejectionState {
     testers: HashMap<ChargeClass, Testers>,
     /// Needs of jobs that the scheduler accepted, or would, since the start.
     accepted: HashSet<ResourceRequest>,
+    /// Whose.
+    accepted_users: HashSet<UserClass>,
     /// Classes that were rejected, until there is no limit.
     pub(super) slow_starts: BTreeMap<ChargeClass, SlowStart>,
     /// Jobs that the scheduler has accepted since the start and has not ended, as far as the newest
@@ -99,14 +101,23 @@ impl RejectionState {
         self.testers.entry(charge.clone()).or_default()
     }
 
-    /// Holds jobs like this one back until a test, unless their state is known.
+    /// Holds jobs like this one, and others of its user, back until a test, unless their state is
+    /// known.
     pub(super) fn hold_until_tested(&mut self, needs: &ResourceRequest, now: Instant) {
-        let is_known = self.accepted.contains(&needs.untried())
-            || self.is_rejected(needs)
-            || self.backoffs.len() >= MAX_REJECTED_CLASSES;
-        if !is_known {
-            let class = JobClass::Exactly(needs.untried());
-            self.backoffs.insert(class, RejectionBackoff::untested(now));
+        for class in JobClass::classes_of(needs) {
+            let is_known = match &class {
+                JobClass::Charged(_) => true,
+                JobClass::OfUser(of_user) => self.accepted_users.contains(of_user),
+                JobClass::Exactly(needs) => self.accepted.contains(needs),
+            };
+            let held = self.backoffs.get(&class);
+            if held.is_some_and(|held| is_known || held.is_rejected()) {
+                // Its test comes first.
+                return;
+            }
+            if !is_known && held.is_none() && self.backoffs.len() < MAX_REJECTED_CLASSES {
+                self.backoffs.insert(class, RejectionBackoff::untested(now));
+            }
         }
     }
 
@@ -122,8 +133,13 @@ impl RejectionState {
         }
     }
 
-    pub(super) fn remember_accepted(&mut self, needs: &ResourceRequest) {
-        remember(&mut self.accepted, needs.untried());
+    /// Remembers that a job of this class was accepted, as which user that is.
+    pub(super) fn remember_accepted(&mut self, class: &JobClass) {
+        match class {
+            JobClass::Charged(_) => {}
+            JobClass::OfUser(of_user) => _ = remember(&mut self.accepted_users, of_user.clone()),
+            JobClass::Exactly(needs) => _ = remember(&mut self.accepted, needs.clone()),
+        }
     }
 
     /// Jobs of the class would be accepted, or one was.
@@ -297,7 +313,6 @@ impl RejectionState {
         needs: &ResourceRequest,
         now: Instant,
     ) {
-        self.remember_accepted(needs);
         self.unreached.remove(container);
         let charge = ChargeClass::of(needs);
         remember(&mut self.known, charge.clone());
@@ -310,6 +325,7 @@ impl RejectionState {
             slow_start.accepted(container);
         }
         for class in JobClass::classes_of(needs) {
+            self.remember_accepted(&class);
             // Another job may have been accepted before the rejection, although it says so later.
             let is_new = self.backoffs.get(&class).is_some_and(|backoff| {
                 let is_untested = !backoff.is_rejected() && matches!(class, JobClass::Exactly(_));

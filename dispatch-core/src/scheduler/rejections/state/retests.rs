@@ -136,17 +136,20 @@ impl RejectionState {
         }
     }
 
-    /// Forgets what was rejected only because its account is at its limit.
+    /// Forgets what was rejected only because its account is at its limit, or its user is refused.
     pub(in crate::scheduler::rejections) fn forget_explained(&mut self) {
-        let full = |(class, backoff): (&JobClass, &RejectionBackoff)| match class {
-            JobClass::Charged(charge) if backoff.is_rejected() => Some(charge.clone()),
-            _ => None,
+        let is_rejected = |class: &JobClass| {
+            let backoff = self.backoffs.get(class);
+            !matches!(class, JobClass::Exactly(_)) && backoff.is_some_and(|one| one.is_rejected())
         };
-        let full: HashSet<ChargeClass> = self.backoffs.iter().filter_map(full).collect();
-        self.backoffs.retain(|class, _| match class {
-            JobClass::Charged(_) | JobClass::OfUser(_) => true,
-            JobClass::Exactly(needs) => !full.contains(&ChargeClass::of(needs)),
-        });
+        let is_explained = |class: &&JobClass| match class {
+            JobClass::Charged(_) | JobClass::OfUser(_) => false,
+            JobClass::Exactly(needs) => JobClass::classes_of(needs).iter().any(is_rejected),
+        };
+        let explained: Vec<_> = self.backoffs.keys().filter(is_explained).cloned().collect();
+        for class in explained {
+            self.backoffs.remove(&class);
+        }
     }
 
     /// Frees the classes whose accepted test was long enough ago, once the tests of their users are
@@ -164,9 +167,7 @@ impl RejectionState {
             .collect();
         for (class, grant) in settled {
             self.accept_class(&class, grant, now);
-            if let JobClass::Exactly(needs) = &class {
-                self.remember_accepted(needs);
-            }
+            self.remember_accepted(&class);
         }
     }
 
@@ -175,14 +176,18 @@ impl RejectionState {
     pub(in crate::scheduler::rejections) fn due(&mut self, now: Instant) -> Vec<JobClass> {
         self.accept_settled(now);
         self.test_used_up(now);
-        // While the class of a user is refused, a test as this user would be, too.
-        let is_full = |charge: &ChargeClass| {
-            let class = JobClass::Charged(charge.clone());
+        // While the class of a user is refused, a test as this user would be, too. While a user is,
+        // a test of this user's jobs would be.
+        let waits_for = |class: JobClass| {
             let backoff = self.backoffs.get(&class);
             backoff.is_some_and(|backoff| !backoff.is_accepted())
         };
         let is_due = |(class, backoff): &(&JobClass, &RejectionBackoff)| {
-            let waits = matches!(class, JobClass::OfUser(of_user) if is_full(&of_user.charged));
+            let waits = match class {
+                JobClass::Charged(_) => false,
+                JobClass::OfUser(of_user) => waits_for(JobClass::Charged(of_user.charged.clone())),
+                JobClass::Exactly(needs) => waits_for(JobClass::OfUser(UserClass::of(needs))),
+            };
             backoff.is_test_due(now) && !waits
         };
         let mut due: Vec<_> = self.backoffs.iter().filter(is_due).collect();
