@@ -64,13 +64,11 @@ pub async fn claim(
     let (own_token, raw, record, auth) = ours?;
     let no_keep = |e: Error| Failure::of_call("the Keep services cannot be looked up", &e);
     let server = server.map_err(no_keep)?;
+    let defaults = KeepOptions::default();
     let options = KeepOptions {
         replicas: server.replicas,
-        ..KeepOptions::default()
-    };
-    let options = KeepOptions {
-        retry_budget: options.retry_budget.min(keep_budget),
-        ..options
+        retry_budget: defaults.retry_budget.min(keep_budget),
+        ..defaults
     };
     let services = client
         .keep_with_services(&server.services, options.clone())
@@ -83,17 +81,14 @@ pub async fn claim(
         .ok_or_else(|| {
             Failure::NeverRan("the API server did not return the container's token".to_owned())
         })?;
-    let KeepClients {
-        attempt,
-        output,
-        default,
-    } = keeps(client, &token, &record, services.services(), options);
+    let [keep, container_keep, default_keep] =
+        keeps(client, &token, &record, services.services(), options);
     Ok(Claim {
-        keep: attempt,
-        default_keep: default,
+        keep,
+        default_keep,
         // The server has just returned the token, so it is valid.
         container_client: client.with_token(token).with_accepted_token(),
-        container_keep: output,
+        container_keep,
         record,
         raw,
         own_token,
@@ -101,22 +96,15 @@ pub async fn claim(
     })
 }
 
-/// Keep clients by token and storage classes.
-struct KeepClients {
-    attempt: KeepClient,
-    /// With the container's token, in the storage classes of its output.
-    output: KeepClient,
-    /// With the container's token, in the cluster's default classes.
-    default: KeepClient,
-}
-
+/// Keep clients: with the attempt's token; with the container's token, in the storage classes of
+/// its output; with that token, in the cluster's default classes.
 fn keeps(
     client: &Client,
     container: &Token,
     record: &Container,
     services: &Arc<ServiceList>,
     options: KeepOptions,
-) -> KeepClients {
+) -> [KeepClient; 3] {
     let keep_as = |token: &Token, options: KeepOptions| {
         let (http, services) = (client.http().clone(), services.clone());
         KeepClient::new(http, token.clone(), services, options)
@@ -125,11 +113,11 @@ fn keeps(
         storage_classes: record.output_storage_classes.clone(),
         ..options.clone()
     };
-    KeepClients {
-        attempt: keep_as(&client.endpoint().token, options.clone()),
-        output: keep_as(container, with_classes),
-        default: keep_as(container, options),
-    }
+    [
+        keep_as(&client.endpoint().token, options.clone()),
+        keep_as(container, with_classes),
+        keep_as(container, options),
+    ]
 }
 
 async fn own_token(client: &Client) -> Result<TokenUuid, Failure> {
@@ -304,15 +292,8 @@ pub mod tests {
         let token = &claim.container_client.endpoint().token;
         let services = client.keep(KeepOptions::default()).await.unwrap();
         let options = KeepOptions::default();
-        let keeps = keeps(&client, token, &record, services.services(), options);
-        let (ours, output) = (keeps.attempt, keeps.output);
-        for keep in [
-            output,
-            ours,
-            claim.container_keep,
-            claim.keep,
-            keeps.default,
-        ] {
+        let [ours, output, default] = keeps(&client, token, &record, services.services(), options);
+        for keep in [output, ours, claim.container_keep, claim.keep, default] {
             keep.put("foo".into()).await.unwrap();
         }
         let request: Vec<Option<String>> = stores

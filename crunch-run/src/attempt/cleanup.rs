@@ -17,11 +17,9 @@ impl Attempt<'_> {
     ) {
         let uuid = self.settings.uuid.as_str();
         match engine.give_files(uuid, image, scratch.path()).await {
-            Ok(true) => self
-                .run_log
-                .write("The container created files as another user; their owner is now this user"),
+            Ok(true) => self.log("The container created files as another user; their owner is now this user"),
             Ok(false) => {}
-            Err(error) => self.run_log.write(format!(
+            Err(error) => self.log(format!(
                 "Could not change the owner of files that the container created as another user: {error}"
             )),
         }
@@ -31,12 +29,12 @@ impl Attempt<'_> {
     /// saved.
     pub async fn remove(&self, container: &dyn Container, scratch: &ScratchDir) {
         if let Err(error) = container.remove().await {
-            self.run_log.write(format!(
+            self.log(format!(
                 "Could not remove all of the container from this node: {error}"
             ));
         }
         if let Err(error) = TrashWorker::start(vec![scratch.path().to_owned()]) {
-            self.run_log.write(format!(
+            self.log(format!(
                 "The files of the container's root stay until the scratch space is removed: {error}"
             ));
         }
@@ -46,7 +44,7 @@ impl Attempt<'_> {
     pub async fn discard_scratch(&self, engine: &dyn Engine, scratch: &ScratchDir) {
         self.give_files(engine, None, scratch).await;
         if let Err(error) = scratch.discard() {
-            self.run_log.write(format!(
+            self.log(format!(
                 "Could not remove {} from this node: {error}",
                 scratch.path().display()
             ));

@@ -7,6 +7,7 @@ use crunch_contract::{ExitCode, StatusLine};
 
 use super::claim::Claim;
 use super::failure::Failure;
+use super::runtime_status::Status;
 use super::scratch_dir::ScratchDir;
 use super::server_info;
 use super::settings::Settings;
@@ -59,29 +60,38 @@ impl Attempt<'_> {
         }
     }
 
+    /// Writes to crunch-run.txt.
+    pub fn log(&self, text: impl AsRef<str>) {
+        self.run_log.write(text);
+    }
+
+    /// Warns in crunch-run.txt and in the record.
+    pub fn warn(&self, status: &Status, sentence: String) {
+        self.log(format!("Warning: {sentence}"));
+        status.warn(sentence);
+    }
+
     pub fn fail_before_running(&self, failure: Failure) -> ExitCode {
         match failure {
             Failure::NotOurs(reason) => {
-                self.run_log.write(format!(
+                self.log(format!(
                     "The container belongs to another attempt: {reason}"
                 ));
                 ExitCode::NotOurs
             }
             Failure::NeverRan(reason) | Failure::BrokenNode(reason) => {
                 server_info::forget(&self.settings.cache, &self.settings.endpoint);
-                self.run_log
-                    .write(format!("Ending without a run: {reason}"));
+                self.log(format!("Ending without a run: {reason}"));
                 status_line::print(&StatusLine::NeverRan { reason });
                 ExitCode::NeverRan
             }
             Failure::StorageFailed(reason) => {
-                self.run_log
-                    .write(format!("Ending without a run: {reason}"));
+                self.log(format!("Ending without a run: {reason}"));
                 status_line::print(&StatusLine::StorageFailed { reason });
                 ExitCode::NeverRan
             }
             Failure::UserError(reason) => {
-                self.run_log.write(reason.sentence);
+                self.log(reason.sentence);
                 ExitCode::NeverRan
             }
         }

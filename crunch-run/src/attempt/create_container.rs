@@ -63,8 +63,8 @@ pub async fn fetch(
     let blocks = BlockCache::new(
         claim.container_keep.clone(),
         &settings.cache,
-        settings.cache_limits,
-        settings.block_dirs.clone(),
+        settings.node.cache_limits.limits(),
+        settings.node.block_dir.clone(),
     );
     let sources = Sources {
         client: &claim.container_client,
@@ -86,7 +86,7 @@ pub async fn fetch(
 
 /// Collects garbage in the node's cache in the background.
 fn collect_cache_garbage(settings: &Settings) {
-    let (cache, limits) = (settings.cache.clone(), settings.cache_limits);
+    let (cache, limits) = (settings.cache.clone(), settings.node.cache_limits.limits());
     let collect = move || match node_cache::collect_if_due(&cache, limits) {
         Ok(Some(swept)) if swept.removed > 0 => {
             tracing::info!(

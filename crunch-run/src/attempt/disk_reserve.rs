@@ -1,11 +1,12 @@
 //! Reserves disk space in the job directory for the last logs and results, so that a container that
 //! fills the disk cannot prevent them.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+
 use std::path::{Path, PathBuf};
 
+use host_state::file::create_private;
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
@@ -25,12 +26,7 @@ pub struct DiskReserve {
 impl DiskReserve {
     pub fn allocate(dir: &JobDir) -> io::Result<Self> {
         let path = dir.reserve();
-        let file = OpenOptions::new()
-            .create(true)
-            .truncate(true)
-            .write(true)
-            .mode(0o600)
-            .open(&path)?;
+        let file = create_private(&path)?;
         let reserve = Self { path };
         preallocate(&file)?;
         Ok(reserve)

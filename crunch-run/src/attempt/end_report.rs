@@ -28,24 +28,24 @@ impl Attempt<'_> {
     pub(super) async fn log_host_usage(&self, host: Option<Sampler>) {
         if let Some(host) = host {
             for line in host.finish().await.process_lines() {
-                self.run_log.write(line);
+                self.log(line);
             }
         }
     }
 
     pub(super) fn log_usage(&self, exit: Option<&Exit>, usage: &Summary, claim: &Claim) {
         if let Some(exit) = exit {
-            self.run_log.write(verdict::describe_exit(exit));
+            self.log(verdict::describe_exit(exit));
         }
         for line in usage.lines(claim.record.runtime_constraints.ram) {
-            self.run_log.write(line);
+            self.log(line);
         }
         if let Some(peak) = exit.and_then(|exit| exit.peak_memory) {
             let whose = match exit.is_some_and(|exit| exit.job_group.is_some()) {
                 true => "memory of its job's control group, with cache",
                 false => "container memory with cache",
             };
-            self.run_log.write(format!(
+            self.log(format!(
                 "Maximum {whose}, as the kernel counted it, was {peak} bytes"
             ));
         }
@@ -53,17 +53,15 @@ impl Attempt<'_> {
 
     pub(super) fn write_result(&self, result: &ResultInput<'_>) {
         if let Err(error) = self.logs.write(RESULT, &result::to_bytes(&result.value())) {
-            self.run_log
-                .write(format!("{RESULT} cannot be written: {error}"));
+            self.log(format!("{RESULT} cannot be written: {error}"));
         }
     }
 
     pub(super) fn log_verdict(&self, verdict: &Verdict) {
         for reason in verdict.error.iter().chain(&verdict.warning) {
-            self.run_log
-                .write(format!("{}\n{}", reason.sentence, reason.detail));
+            self.log(format!("{}\n{}", reason.sentence, reason.detail));
         }
-        self.run_log.write(self.timings.line());
+        self.log(self.timings.line());
         self.run_log.close(verdict.state.as_str());
     }
 
@@ -73,15 +71,16 @@ impl Attempt<'_> {
         };
         let pumped = pump.finish(PIPE_CLOSE_TIMEOUT).await;
         if pumped.dropped > 0 {
-            self.run_log.write(format!(
+            self.log(format!(
                 "The log of {name} is not complete: {} bytes are left out",
                 pumped.dropped
             ));
         }
         if let Some(error) = pumped.error {
-            let sentence = format!("the log of {name} is not complete: {error}");
-            self.run_log.write(format!("Warning: {sentence}"));
-            status.warn(sentence);
+            self.warn(
+                status,
+                format!("the log of {name} is not complete: {error}"),
+            );
         }
     }
 }

@@ -40,8 +40,7 @@ impl Attempt<'_> {
         let container: &dyn Container = &*running.container;
         let files = container.files_in_root(may_be_result, MAX_NAMED).await;
         if let Some(sentence) = sentence(&files, output_path) {
-            self.run_log.write(format!("Warning: {sentence}"));
-            status.warn(sentence);
+            self.warn(status, sentence);
         }
     }
 }

@@ -14,7 +14,7 @@ use super::keep_archive::KeepArchive;
 use crate::attempt::runtime_status::Status;
 use crate::verdict::Reason;
 use container_engine::{Engine, EngineError};
-use node_cache::image::{Archive, Image, ImageSource};
+use node_cache::image::{Archive, Image, ImageSource, digest_hex};
 
 /// An image archive that is not read yet.
 #[derive(Debug, Clone)]
@@ -97,7 +97,9 @@ impl ImageFile {
             Some(Entry::File(extents)) => extents.to_vec(),
             _ => Vec::new(),
         };
-        let id = name.strip_suffix(".tar").filter(|id| is_id(id));
+        let id = name
+            .strip_suffix(".tar")
+            .filter(|id| digest_hex(id).is_ok());
         let label = format!("{collection}/{name}");
         Ok(Self {
             content: collection.parse::<Pdh>().is_ok().then(|| label.clone()),
@@ -145,12 +147,6 @@ impl ImageFile {
             }
         }
     }
-}
-
-/// Whether the text is an image id, with or without `sha256:`.
-fn is_id(text: &str) -> bool {
-    let hex = text.strip_prefix("sha256:").unwrap_or(text);
-    hex.len() == 64 && hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 fn user_error(sentence: String, detail: String) -> Failure {

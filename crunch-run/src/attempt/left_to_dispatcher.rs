@@ -28,7 +28,7 @@ impl Attempt<'_> {
     pub async fn leave_stopped(&self, verdict: &Verdict, uploader: &LogUploader) -> ExitCode {
         self.forget_undelivered();
         let sentence = verdict.error.as_ref().map(|error| error.sentence.as_str());
-        self.run_log.write(format!(
+        self.log(format!(
             "{}. The record stays Running until the dispatcher knows who stopped it",
             sentence.unwrap_or("stopped on request")
         ));
@@ -60,7 +60,7 @@ impl Attempt<'_> {
         }
         let update = own_record::update(&self.settings.uuid, &note);
         if let Err(error) = self.client.send::<Value>(update).await {
-            self.run_log.write(format!(
+            self.log(format!(
                 "Could not tell the dispatcher that no other attempt can succeed: {error}"
             ));
             return None;
@@ -72,8 +72,7 @@ impl Attempt<'_> {
     /// Removes undelivered.json: nobody may deliver what the dispatcher concludes.
     fn forget_undelivered(&self) {
         if let Err(error) = self.dir.remove_undelivered() {
-            self.run_log
-                .write(format!("Could not remove undelivered.json: {error}"));
+            self.log(format!("Could not remove undelivered.json: {error}"));
         }
     }
 }

@@ -44,9 +44,13 @@ pub struct Running {
     pub gpus: PreparedGpus,
     pub fetched: FetchedInputs,
     pub container: Arc<dyn engine::Container>,
-    pub pumps: Pumps,
     pub unenforced: Vec<String>,
     pub first_log: Pdh,
+}
+
+/// What runs or is held beside the container.
+pub struct Companions {
+    pub pumps: Pumps,
     /// Resource use of crunch-run itself.
     pub host: Option<Sampler>,
     pub reserve: DiskReserve,
@@ -61,7 +65,7 @@ impl Attempt<'_> {
         context: PhaseContext<'_>,
         status: &Status,
         host: Option<Sampler>,
-    ) -> Result<Running, Failure> {
+    ) -> Result<(Running, Companions), Failure> {
         let PhaseContext {
             claim,
             engine,
@@ -120,22 +124,24 @@ impl Attempt<'_> {
         };
         self.timings.end("create");
         match announced {
-            Ok((first_log, address)) => Ok(Running {
-                address_updates: gateway.update_address(
-                    self.client.clone(),
-                    self.settings.uuid.clone(),
-                    address,
-                ),
-                usage_limits,
-                gpus,
-                fetched,
-                container,
-                pumps,
-                unenforced,
-                first_log,
-                host,
-                reserve,
-            }),
+            Ok((first_log, address)) => {
+                let (client, uuid) = (self.client.clone(), self.settings.uuid.clone());
+                let companions = Companions {
+                    pumps,
+                    host,
+                    reserve,
+                    address_updates: gateway.update_address(client, uuid, address),
+                };
+                let running = Running {
+                    usage_limits,
+                    gpus,
+                    fetched,
+                    container,
+                    unenforced,
+                    first_log,
+                };
+                Ok((running, companions))
+            }
             Err(failure) => {
                 self.remove(&*container, context.scratch).await;
                 Err(failure)
@@ -168,8 +174,7 @@ impl Attempt<'_> {
         let (secret, image) = self.or_stopped(claim::inputs(claim)).await?;
         self.timings.end("look up");
         fail_point("run.inputs-known");
-        self.run_log
-            .write(format!("Fetching inputs and image {}", image.label()));
+        self.log(format!("Fetching inputs and image {}", image.label()));
         let fetched = self
             .or_stopped(create_container::fetch(
                 context,
@@ -182,8 +187,7 @@ impl Attempt<'_> {
         status.set_activity(None);
         self.timings.end("inputs and image");
         fail_point("run.image-ready");
-        self.run_log
-            .write(format!("Image {} is ready", fetched.image.id));
+        self.log(format!("Image {} is ready", fetched.image.id));
         Ok((access, gpus, fetched))
     }
 
@@ -264,8 +268,7 @@ impl Attempt<'_> {
             }
             return self.fail_before_running(failure);
         };
-        self.run_log
-            .write(format!("{}\n{}", reason.sentence, reason.detail));
+        self.log(format!("{}\n{}", reason.sentence, reason.detail));
         self.run_log.close("Cancelled");
         let (log, runtime_status) = tokio::join!(
             tokio::time::timeout(self.settings.delivery_timeout, uploader.save()),
@@ -289,8 +292,7 @@ impl Attempt<'_> {
     /// Saves the log of an attempt that ran nothing, for users and admins. It outlives the unlock.
     /// False if the storage failed.
     async fn save_failure_log(&self, reason: &str, uploader: &LogUploader) -> bool {
-        self.run_log
-            .write(format!("Nothing was run here: {reason}"));
+        self.log(format!("Nothing was run here: {reason}"));
         self.save_log_in_time(uploader).await
     }
 
@@ -306,7 +308,7 @@ impl Attempt<'_> {
         let delivery_timeout = FAILURE_LOG_TIMEOUT.min(self.settings.delivery_timeout);
         let saved = tokio::time::timeout(delivery_timeout, telling).await;
         if !matches!(saved, Ok(Ok(()))) {
-            self.run_log.write("Could not save the log");
+            self.log("Could not save the log");
         }
         match saved {
             Err(_) | Ok(Err(SaveError::Keep(_))) => uploader.can_store().await,

@@ -34,4 +34,4 @@ pub mod token_refusals;
 pub mod unsatisfiable_request;
 pub mod wait_for_command;
 
-pub use self::settings::{Settings, SettingsError, cdi_dirs, default_cache, endpoint};
+pub use self::settings::{Settings, SettingsError, endpoint};

@@ -89,15 +89,14 @@ async fn run(
 
 impl Attempt<'_> {
     async fn run(self) -> ExitCode {
-        self.run_log.write(format!(
+        self.log(format!(
             "crunch-run {} (process {}, uid {}) on host '{}'",
             env!("CARGO_PKG_VERSION"),
             std::process::id(),
             rustix::process::geteuid().as_raw(),
             rustix::system::uname().nodename().to_string_lossy(),
         ));
-        self.run_log
-            .write(format!("Executing container: {}", self.settings.uuid));
+        self.log(format!("Executing container: {}", self.settings.uuid));
         fail_point("run.before-claim");
         let claimed = self.or_stopped(claim::claim(
             &self.client,
@@ -167,7 +166,7 @@ impl Attempt<'_> {
     async fn run_phases(&self, context: PhaseContext<'_>, status: Status) -> ExitCode {
         let host = self.host_statistics(context.scratch.path());
         match self.start_container(context, &status, host).await {
-            Ok(running) => self.finish(running, context, status).await,
+            Ok((running, companions)) => self.finish(running, companions, context, status).await,
             Err(failure) => {
                 self.end_while_locked(failure, context.claim, status, context.uploader)
                     .await
@@ -183,7 +182,7 @@ impl Attempt<'_> {
         let takes_any = claim.server.takes_any_gateway_secret;
         let own = || takes_any.then(GatewaySecret::random).flatten();
         let Some(secret) = self.settings.gateway_secret.clone().or_else(own) else {
-            self.run_log.write(
+            self.log(
                 "Live logs are not served: the dispatcher gave no gateway secret (GatewayAuthSecret)",
             );
             return Gateway::off();
@@ -196,8 +195,7 @@ impl Attempt<'_> {
             run_log: self.run_log.clone(),
         };
         Gateway::start(parts).unwrap_or_else(|error| {
-            self.run_log
-                .write(format!("Live logs are not served: {error}"));
+            self.log(format!("Live logs are not served: {error}"));
             Gateway::off()
         })
     }
@@ -241,41 +239,33 @@ impl Attempt<'_> {
 
     /// Notes in the log that arv-mount is not used.
     fn note_inputs_are_copied(&self) {
-        self.run_log.write(
-            "Inputs are copied to this node before the command starts; arv-mount is not used",
-        );
+        self.log("Inputs are copied to this node before the command starts; arv-mount is not used");
         // Empty, because crunchstat-summary complains about lines it cannot count.
         if let Err(error) = self.logs.write(ARV_MOUNT, b"") {
-            self.run_log
-                .write(format!("{ARV_MOUNT} cannot be written: {error}"));
+            self.log(format!("{ARV_MOUNT} cannot be written: {error}"));
         }
     }
 
     fn engines(&self) -> Result<select::EngineFactory, Failure> {
         let store = ImageStore::open(&self.settings.cache)
             .map_err(|error| Failure::NeverRan(error.to_string()))?;
-        Ok(select::EngineFactory {
-            store,
-            oci_runtime: self.settings.oci_runtime.clone(),
-            docker_socket: self.settings.docker_socket.clone(),
-            delegated_group: self.settings.delegated_group,
-            user_namespace: self.settings.user_namespace,
-        })
+        let user_namespace = self.settings.user_namespace;
+        Ok(self.settings.node.engines(store, user_namespace))
     }
 
     async fn engine(&self, engines: &select::EngineFactory) -> Result<Box<dyn Engine>, Failure> {
-        let chosen = select::select(self.settings.engine, engines, self.dir.path()).await;
+        let chosen =
+            select::select(self.settings.node.runtime_engine, engines, self.dir.path()).await;
         let not_used = match &chosen {
             Ok(chosen) => chosen.skipped.as_slice(),
             Err(EngineError::None { reasons }) => reasons.as_slice(),
             Err(_) => &[],
         };
         for reason in not_used {
-            self.run_log.write(format!("Not used: {reason}"));
+            self.log(format!("Not used: {reason}"));
         }
         let chosen = chosen.map_err(|error| Failure::NeverRan(error.to_string()))?;
-        self.run_log
-            .write(format!("Using container runtime: {}", chosen.engine.name()));
+        self.log(format!("Using container runtime: {}", chosen.engine.name()));
         Ok(chosen.engine)
     }
 
@@ -289,7 +279,7 @@ impl Attempt<'_> {
             .registered
             .map(|run| run.record_engine(engine.engine_ref()));
         if let Some(Err(error)) = noted {
-            self.run_log.write(format!(
+            self.log(format!(
                 "Could not record the engine of this run: if it is killed, only a run with the same engine cleans up: {error}"
             ));
         }
@@ -298,21 +288,26 @@ impl Attempt<'_> {
             .await
             .map_err(|error| Failure::NeverRan(error.to_string()))?;
         for what in recovered.removed {
-            self.run_log
-                .write(format!("Removed {what}, left by an earlier attempt"));
+            self.log(format!("Removed {what}, left by an earlier attempt"));
         }
         let cleaner = OrphanCleaner { engine, engines };
         let earlier = cleaner.clean_earlier_attempts(&self.settings.uuid).await;
         for sentence in earlier.into_iter().chain(orphans::clean_all(cleaner).await) {
-            self.run_log.write(sentence);
+            self.log(sentence);
         }
         let created = ScratchDir::create(self.settings, self.dir).map_err(|error| {
             node_failure(
-                self.settings.scratch.as_deref().unwrap_or(self.dir.path()),
+                self.settings
+                    .node
+                    .scratch_dir
+                    .as_deref()
+                    .unwrap_or(self.dir.path()),
                 &error,
             )
         });
-        let paths = self.dir.run_paths(self.settings.scratch.as_deref());
+        let paths = self
+            .dir
+            .run_paths(self.settings.node.scratch_dir.as_deref());
         orphans::empty_trash_in_background(&paths, &self.settings.cache);
         created
     }

@@ -28,7 +28,7 @@ impl Attempt<'_> {
         status: &Status,
     ) -> (MonitorEnd, Summary) {
         let container = &*running.container;
-        self.run_log.write("Starting container");
+        self.log("Starting container");
         if let Err(error) = container.start().await {
             let ending = Ending::NotStarted {
                 reason: error.to_string(),
@@ -85,8 +85,7 @@ impl Attempt<'_> {
         let log = match self.logs.open(STATISTICS) {
             Ok(log) => log,
             Err(error) => {
-                self.run_log
-                    .write(format!("Could not start statistics: {error}"));
+                self.log(format!("Could not start statistics: {error}"));
                 return None;
             }
         };

@@ -3,66 +3,43 @@
 
 use std::path::Path;
 
-use arvados_client::Pdh;
 use arvados_client::records::RuntimeStatus;
 use crunch_contract::{ExitCode, StatusLine};
 use fail_points::fail_point;
-use tokio_util::task::AbortOnDropHandle;
 
 use super::claim::Claim;
 use super::context::{Attempt, PhaseContext};
-use super::create_container::{FetchedInputs, Pumps};
+
 use super::deliver::{Delivery, Undelivered};
-use super::disk_reserve;
+use super::disk_reserve::{self, DiskReserve};
 use super::failure::Failure;
 use super::limits_of_record;
-use super::locked_phase::Running;
+use super::locked_phase::{Companions, Running};
 use super::retried_operation::RetryPolicy;
 use super::runtime_status::Status;
 use super::spec;
 use super::wait_for_command::MonitorEnd;
-use crate::gpu::PreparedGpus;
+
 use crate::inputs::PersistedMounts;
-use crate::limits::{LimitExceeded, UsageMonitor};
+use crate::limits::LimitExceeded;
 use crate::logs::Checkpoints;
 use crate::output::BadEntries;
-use crate::stats::{Sampler, Summary};
+use crate::stats::Summary;
 use crate::status_line;
-use crate::undelivered::record::{RunFacts, UndeliveredRun};
+use crate::undelivered::record::{self, UndeliveredRun};
 use crate::verdict::result::ResultInput;
 use crate::verdict::{self, Ending, Evidence, Output, Responsibility, Verdict};
-
-/// A command that ended.
-struct Ended {
-    ending: Ending,
-    usage: Summary,
-    /// A limit on disk space that was exceeded at the end.
-    exceeded: Option<LimitExceeded>,
-    running: Running,
-    checkpoints: Checkpoints,
-}
 
 /// What is known of a command that ended.
 struct CommandRun {
     ending: Ending,
     usage: Summary,
+    /// A limit on disk space that was exceeded at the end.
     exceeded: Option<LimitExceeded>,
     evidence: Evidence,
     /// The verdict if no output is saved.
     without_output: Verdict,
-    usage_limits: UsageMonitor,
-    gpus: PreparedGpus,
-    fetched: FetchedInputs,
-    unenforced: Vec<String>,
-    first_log: Pdh,
-}
-
-/// What still runs beside the command when it has ended.
-struct Leftovers {
-    pumps: Pumps,
-    host: Option<Sampler>,
-    address_updates: AbortOnDropHandle<()>,
-    checkpoints: Checkpoints,
+    running: Running,
 }
 
 impl CommandRun {
@@ -79,7 +56,7 @@ impl CommandRun {
         if let Some(exceeded) = &self.exceeded {
             return Ok(Output::TooLarge(exceeded.clone()));
         }
-        let staged = &self.fetched.staged;
+        let staged = &self.running.fetched.staged;
         match limits_of_record::output_limit_exceeded(limit, staged).await {
             Some(exceeded) => Ok(Output::TooLarge(exceeded)),
             None => delivery.output(staged, exit, bad_entries, status).await,
@@ -92,6 +69,7 @@ impl Attempt<'_> {
     pub async fn finish(
         &self,
         running: Running,
+        companions: Companions,
         context: PhaseContext<'_>,
         status: Status,
     ) -> ExitCode {
@@ -140,14 +118,8 @@ impl Attempt<'_> {
                 return self.fail_before_running(Failure::NotOurs(reason));
             }
         };
-        let ended = Ended {
-            ending,
-            usage,
-            exceeded,
-            running,
-            checkpoints,
-        };
-        let conclusion = self.finalize(ended, context, status);
+        let run = self.command_run(ending, usage, exceeded, running, claim);
+        let conclusion = self.finalize(run, companions, checkpoints, context, status);
         if !has_ended {
             return conclusion.await;
         }
@@ -156,22 +128,29 @@ impl Attempt<'_> {
     }
 
     /// Finalizes a container whose command ended: saves output and logs, then records the verdict.
-    async fn finalize(&self, ended: Ended, context: PhaseContext<'_>, status: Status) -> ExitCode {
+    async fn finalize(
+        &self,
+        run: CommandRun,
+        companions: Companions,
+        checkpoints: Checkpoints,
+        context: PhaseContext<'_>,
+        status: Status,
+    ) -> ExitCode {
         let PhaseContext {
             claim,
             engine,
             scratch,
             ..
         } = context;
-        let (run, leftovers) = self.settle(ended, context, &status);
+        self.settle(&run, companions.reserve, scratch.path(), &status);
         let mut undelivered_run = self.undelivered_run(&run, context);
         undelivered_run.status = status.final_status();
         // Saved before every step that may take long.
         self.save_undelivered_record(&undelivered_run);
-        self.drain("stdout", leftovers.pumps.stdout, &status).await;
-        self.drain("stderr", leftovers.pumps.stderr, &status).await;
+        self.drain("stdout", companions.pumps.stdout, &status).await;
+        self.drain("stderr", companions.pumps.stderr, &status).await;
         self.log_usage(run.ending.exit(), &run.usage, claim);
-        self.give_files(engine, Some(&run.fetched.image), scratch)
+        self.give_files(engine, Some(&run.running.fetched.image), scratch)
             .await;
         let retry = RetryPolicy {
             timeout: self.settings.delivery_timeout,
@@ -179,9 +158,9 @@ impl Attempt<'_> {
             run_log: &self.run_log,
         };
         let delivery = Delivery::new(&self.client, claim, retry);
-        let scratch_peak = run.usage_limits.peak_scratch_bytes();
+        let scratch_peak = run.running.usage_limits.peak_scratch_bytes();
         let facts = self.result_input(&run, &run.without_output, engine.name(), scratch_peak);
-        undelivered_run.set_result(facts.value());
+        undelivered_run.result = facts.value();
         undelivered_run.status = status.final_status();
         self.save_undelivered_record(&undelivered_run);
         fail_point("run.before-output");
@@ -191,7 +170,7 @@ impl Attempt<'_> {
             .await;
         self.timings.end("output");
         fail_point("run.after-output");
-        drop(leftovers.address_updates);
+        drop(companions.address_updates);
         let verdict = match output {
             Ok(output) => verdict::judge(&run.ending, output, run.evidence),
             Err(undelivered) => return self.leave_undelivered(&undelivered),
@@ -204,15 +183,15 @@ impl Attempt<'_> {
             ..facts
         });
         self.report_broken_node(&verdict).await;
-        self.log_host_usage(leftovers.host).await;
-        leftovers.checkpoints.stop().await;
+        self.log_host_usage(companions.host).await;
+        checkpoints.stop().await;
         if self.is_stop_left_to_dispatcher(&verdict) {
             return self.leave_stopped(&verdict, context.uploader).await;
         }
         undelivered_run.verdict = Some(verdict.clone());
         self.save_undelivered_record(&undelivered_run);
         self.log_verdict(&verdict);
-        let last = delivery.last_log(context.uploader, status, &run.first_log);
+        let last = delivery.last_log(context.uploader, status, &run.running.first_log);
         let (log, runtime_status) = last.await;
         self.timings.end("logs");
         let cost = self.cost();
@@ -234,54 +213,40 @@ impl Attempt<'_> {
         }
     }
 
-    /// Removes secrets, frees the disk reserve and sums up what is known of the command's run.
-    fn settle(
+    /// What is known of a command that ended.
+    fn command_run(
         &self,
-        ended: Ended,
-        context: PhaseContext<'_>,
-        status: &Status,
-    ) -> (CommandRun, Leftovers) {
-        let Ended {
-            ending,
-            mut usage,
-            exceeded,
-            running,
-            checkpoints,
-        } = ended;
+        ending: Ending,
+        mut usage: Summary,
+        exceeded: Option<LimitExceeded>,
+        running: Running,
+        claim: &Claim,
+    ) -> CommandRun {
         usage.largest_process(ending.exit().and_then(|exit| exit.largest_process));
-        if let Some(sentence) = disk_reserve::disk_full_warning(context.scratch.path()) {
-            self.run_log.write(format!("Warning: {sentence}"));
-            status.warn(sentence);
-        }
-        drop(running.reserve);
-        if let Err(error) = running.fetched.staged.remove_secrets() {
-            self.run_log
-                .write(format!("Could not remove a secret from this node: {error}"));
-        }
         let at_the_end = ending.exit().map(|exit| exit.processes);
         let evidence = Evidence {
-            memory_limit: spec::limits(&context.claim.record, self.settings).memory_bytes,
+            memory_limit: spec::limits(&claim.record, self.settings).memory_bytes,
             processes: usage.process_limit().or(at_the_end.unwrap_or_default()),
         };
-        let run = CommandRun {
+        CommandRun {
             without_output: verdict::judge(&ending, Output::NotNeeded, evidence),
             ending,
             usage,
             exceeded,
             evidence,
-            usage_limits: running.usage_limits,
-            gpus: running.gpus,
-            fetched: running.fetched,
-            unenforced: running.unenforced,
-            first_log: running.first_log,
-        };
-        let leftovers = Leftovers {
-            pumps: running.pumps,
-            host: running.host,
-            address_updates: running.address_updates,
-            checkpoints,
-        };
-        (run, leftovers)
+            running,
+        }
+    }
+
+    /// Removes secrets and frees the disk reserve.
+    fn settle(&self, run: &CommandRun, reserve: DiskReserve, scratch: &Path, status: &Status) {
+        if let Some(sentence) = disk_reserve::disk_full_warning(scratch) {
+            self.warn(status, sentence);
+        }
+        drop(reserve);
+        if let Err(error) = run.running.fetched.staged.remove_secrets() {
+            self.log(format!("Could not remove a secret from this node: {error}"));
+        }
     }
 
     fn result_input<'r>(
@@ -300,9 +265,9 @@ impl Attempt<'_> {
             scratch_peak,
             timings: &self.timings,
             engine,
-            gpu_ids: &run.gpus.ids,
-            gpu_models: &run.gpus.models,
-            unenforced: &run.unenforced,
+            gpu_ids: &run.running.gpus.ids,
+            gpu_models: &run.running.gpus.models,
+            unenforced: &run.running.unenforced,
         }
     }
 
@@ -313,24 +278,29 @@ impl Attempt<'_> {
             Ending::Exited(exit) => (Some(*exit), None),
             _ => (None, Some(run.without_output.clone())),
         };
-        let scratch_peak = run.usage_limits.peak_scratch_bytes();
+        let scratch_peak = run.running.usage_limits.peak_scratch_bytes();
         let engine = context.engine.name();
         let facts = self.result_input(run, &run.without_output, engine, scratch_peak);
-        UndeliveredRun::new(RunFacts {
-            container: &self.settings.uuid,
-            attempt: &context.claim.own_token,
-            token_file: self.settings.token_file.as_deref(),
-            endpoint: &self.settings.endpoint,
-            scratch: below(self.dir.path(), context.scratch.path()),
-            mounts: PersistedMounts::of(&run.fetched.staged, self.dir.path()),
+        UndeliveredRun {
+            version: record::VERSION,
+            container: self.settings.uuid.clone(),
+            attempt: context.claim.own_token.clone(),
+            token_file: self.settings.token_file.clone(),
+            environment: record::variables(&self.settings.endpoint),
+            scratch: below(self.dir.path(), context.scratch.path()).to_owned(),
+            mounts: PersistedMounts::of(&run.running.fetched.staged, self.dir.path()),
             evidence: run.evidence,
             output_limit: self.settings.site.output,
             bad_entries: self.bad_entries(context.claim),
             exit,
             verdict,
-            first_log: &run.first_log,
+            first_log: run.running.first_log.clone(),
+            log: None,
+            recorded: None,
+            cost: None,
+            status: RuntimeStatus::default(),
             result: facts.value(),
-        })
+        }
     }
 
     /// Gives the container record its final state.
@@ -354,8 +324,7 @@ impl Attempt<'_> {
                 // The final state revoked the attempt's token, so the record cannot be read again.
                 undelivered_run.recorded = Some(state.clone());
                 self.save_undelivered_record(&undelivered_run);
-                self.run_log
-                    .write(format!("The record says {state}. {}", self.timings.line()));
+                self.log(format!("The record says {state}. {}", self.timings.line()));
                 ExitCode::Recorded
             }
             Err(undelivered) => self.leave_undelivered(&undelivered),
@@ -375,7 +344,7 @@ impl Attempt<'_> {
             return;
         }
         if let Err(error) = undelivered_run.write(self.dir) {
-            self.run_log.write(format!(
+            self.log(format!(
                 "Could not write undelivered.json, so `crunch-run resume` could not deliver the results: {error}"
             ));
         }
@@ -383,14 +352,14 @@ impl Attempt<'_> {
 
     fn leave_undelivered(&self, undelivered: &Undelivered) -> ExitCode {
         let code = undelivered.code();
-        self.run_log.write(match undelivered {
+        self.log(match undelivered {
             Undelivered::NotOurs(_) => {
                 format!("The container now belongs to another attempt: {undelivered}")
             }
             Undelivered::TimedOut(_) => format!(
                 "The results are not delivered and stay in {dir} on {node}: {undelivered}. `crunch-run resume {dir}` on this node delivers them later",
                 dir = self.dir.path().display(),
-                node = node_name(),
+                node = host_state::node_name(),
             ),
         });
         // Last: dispatchers read only the end of the output, and the error above may be long.
@@ -400,12 +369,6 @@ impl Attempt<'_> {
         }
         code
     }
-}
-
-/// Host name of this node.
-pub fn node_name() -> String {
-    let name = rustix::system::uname();
-    name.nodename().to_string_lossy().into_owned()
 }
 
 /// Relative to the job directory, which may be moved, if the path is inside it.

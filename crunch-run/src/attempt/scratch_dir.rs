@@ -21,7 +21,7 @@ impl ScratchDir {
     /// Creates the directory. What earlier attempts at this container left is discarded; none of
     /// them runs any more.
     pub fn create(settings: &Settings, dir: &JobDir) -> io::Result<Self> {
-        let Some(parent) = &settings.scratch else {
+        let Some(parent) = &settings.node.scratch_dir else {
             let path = dir.scratch();
             trash::discard(&path)?;
             create_private_dir(&path)?;

@@ -7,15 +7,14 @@ use arvados_client::endpoint::EndpointError;
 use arvados_client::{ContainerUuid, Endpoint, Token};
 
 use super::instance_type::Instance;
-use crate::environment;
-use crate::flags::{EngineChoice, Flags, GatewayChoice, MountMethod, Networking, UserNamespaces};
+use crate::flags::{
+    Flags, GatewayChoice, MountMethod, Networking, NodeFlags, UserNamespaces, read_seccomp,
+};
 use crate::gateway::secret::{self, GatewaySecret, TokenFile};
 use crate::logs::SavePolicy;
 use crate::node::broken_node::BrokenNodeHook;
-use container_engine::gpu::CDI_DIRS;
-use container_engine::{GpuGrant, GpuStack, ProfileError, Seccomp};
+use container_engine::{GpuGrant, ProfileError, Seccomp};
 use crunch_contract::MACHINE_CLAIM;
-use node_cache::Limits;
 
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -26,27 +25,21 @@ pub struct Settings {
     pub gateway: GatewayChoice,
     /// Gateway secret, if the dispatcher provided one.
     pub gateway_secret: Option<GatewaySecret>,
-    /// Parent of the scratch directory; `None` is the job directory.
-    pub scratch: Option<PathBuf>,
+    /// The flags about the node.
+    pub node: NodeFlags,
+
     /// File that says to other dispatchers of this machine what the command holds.
     pub machine_claim: Option<PathBuf>,
     pub cache: PathBuf,
-    pub cache_limits: Limits,
-    /// Directories with blocks of a local Keep server.
-    pub block_dirs: Vec<PathBuf>,
+
     pub mount_method: MountMethod,
-    pub engine: EngineChoice,
-    pub oci_runtime: Option<PathBuf>,
-    pub delegated_group: bool,
-    /// Socket of the docker or podman service, if a flag names it.
-    pub docker_socket: Option<PathBuf>,
+
     /// The filter of system calls.
     pub seccomp: Seccomp,
     pub user_namespace: bool,
     pub cpuset: Option<String>,
     pub gpus: Option<GpuGrant>,
-    /// Directories of CDI specifications; later ones take precedence.
-    pub cdi_dirs: Vec<PathBuf>,
+
     pub network_for_all: bool,
     pub limit_memory: bool,
     pub statistics_period: Duration,
@@ -96,11 +89,12 @@ pub enum SettingsError {
 impl Settings {
     /// `env` looks up a variable.
     pub fn new(flags: &Flags, env: impl Fn(&str) -> Option<String>) -> Result<Self, SettingsError> {
-        let (token_file, certificates) = (flags.token_file.as_deref(), flags.ca_certs.as_deref());
+        let token_file = flags.token_file.as_deref();
+        let certificates = flags.node.ca_certs.as_deref();
         let (endpoint, gateway_secret) =
             endpoint_and_secret(token_file, certificates, flags.delivery_timeout, &env)?;
         let gpus = flags.gpu_stack.map(|stack| GpuGrant {
-            stack: GpuStack::from(stack),
+            stack,
             ids: flags.gpu_ids.clone(),
         });
         Ok(Self {
@@ -109,27 +103,15 @@ impl Settings {
             token_file: token_file.map(|path| path.canonicalize().unwrap_or(path.to_owned())),
             gateway: flags.container_gateway,
             gateway_secret,
-            scratch: flags.scratch_dir.clone(),
+            node: flags.node.clone(),
             machine_claim: env(MACHINE_CLAIM).map(PathBuf::from),
-            cache: flags
-                .cache_dir
-                .clone()
-                .unwrap_or_else(|| default_cache(&env)),
-            cache_limits: Limits {
-                size: flags.cache_size,
-                free: flags.cache_free,
-            },
-            block_dirs: flags.block_dir.clone(),
+            cache: flags.node.cache.path(),
             mount_method: flags.mount_method,
-            engine: flags.runtime_engine,
-            oci_runtime: flags.oci_runtime.clone(),
-            delegated_group: flags.delegated_group,
-            docker_socket: flags.docker_socket.clone(),
-            seccomp: flags.seccomp()?,
+            seccomp: read_seccomp(flags.node.seccomp.as_deref())?,
             user_namespace: flags.userns == UserNamespaces::Auto,
             cpuset: flags.cpuset.clone(),
             gpus,
-            cdi_dirs: cdi_dirs(&flags.cdi_spec_dir),
+
             network_for_all: flags.container_enable_networking == Networking::Always,
             limit_memory: flags.enable_memory_limit,
             statistics_period: flags.crunchstat_interval,
@@ -208,28 +190,4 @@ fn endpoint_and_secret(
     // Half of the timeout, so that a refusal is confirmed before delivery ends.
     endpoint.refusal_window = endpoint.refusal_window.min(delivery_timeout / 2);
     Ok((endpoint, secret))
-}
-
-/// The given directories, or the default ones.
-pub fn cdi_dirs(given: &[PathBuf]) -> Vec<PathBuf> {
-    match given {
-        [] => CDI_DIRS.map(PathBuf::from).to_vec(),
-        dirs => dirs.to_vec(),
-    }
-}
-
-/// The default cache directory: one for root, one for each other user.
-pub fn default_cache(env: impl Fn(&str) -> Option<String>) -> PathBuf {
-    let set = |name: &str| env(name).filter(|value| value.starts_with('/'));
-    if rustix::process::geteuid().is_root() {
-        return "/var/cache/crunch-run".into();
-    }
-    match (set("XDG_CACHE_HOME"), set("HOME")) {
-        (Some(dir), _) => PathBuf::from(dir).join("crunch-run"),
-        (None, Some(home)) => PathBuf::from(home).join(".cache/crunch-run"),
-        (None, None) => {
-            let user = rustix::process::geteuid().as_raw();
-            environment::temp_dir().join(format!("crunch-run-cache-{user}"))
-        }
-    }
 }

@@ -2,18 +2,18 @@
 //! blocks.
 
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use arvados_client::keep::BlockHash;
 use bytesize::ByteSize;
-use clap::{Args, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 use jiff::Timestamp;
 use serde_json::json;
 
-use crate::attempt::default_cache;
+use crate::flags::{CacheDir, CacheLimits};
 use node_cache::entries::{self, Entry, Kind};
-use node_cache::{Limits, SizeOrPercent, collect, remove};
+use node_cache::{collect, remove};
 
 /// The node cache: blocks of collections and unpacked images
 #[derive(Debug, Parser)]
@@ -37,12 +37,8 @@ enum Command {
     Gc {
         #[command(flatten)]
         dir: CacheDir,
-        /// Maximum size of the cache, like 50GiB or 20% of its file system; 0 empties the cache
-        #[arg(long, value_name = "SIZE|PERCENT", default_value_t = Limits::default().size)]
-        cache_size: SizeOrPercent,
-        /// Space to leave free on its file system, like 50GiB or 10%
-        #[arg(long, value_name = "SIZE|PERCENT", default_value_t = Limits::default().free)]
-        cache_free: SizeOrPercent,
+        #[command(flatten)]
+        limits: CacheLimits,
     },
     /// Verify every block against its hash and remove damaged ones; exits with 1 if there are any
     Verify {
@@ -51,35 +47,13 @@ enum Command {
     },
 }
 
-#[derive(Debug, Args)]
-struct CacheDir {
-    /// Directory of the cache [default: /var/cache/crunch-run, or in ~/.cache]
-    #[arg(long, value_name = "DIR")]
-    cache_dir: Option<PathBuf>,
-}
-
-impl CacheDir {
-    fn path(&self) -> PathBuf {
-        let env = crate::environment::variable;
-        self.cache_dir.clone().unwrap_or_else(|| default_cache(env))
-    }
-}
-
 /// Runs the subcommand. Damaged blocks have an exit status of their own.
 pub fn run(flags: &Flags) -> anyhow::Result<ExitCode> {
     let mut out = io::stdout().lock();
     match &flags.command {
         Command::Ls { dir, json } => list(&dir.path(), *json, &mut out)?,
-        Command::Gc {
-            dir,
-            cache_size,
-            cache_free,
-        } => {
-            let limits = Limits {
-                size: *cache_size,
-                free: *cache_free,
-            };
-            let stats = collect(&dir.path(), limits)?;
+        Command::Gc { dir, limits } => {
+            let stats = collect(&dir.path(), limits.limits())?;
             let (freed, size) = (ByteSize(stats.freed), ByteSize(stats.size));
             writeln!(
                 out,

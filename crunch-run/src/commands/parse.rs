@@ -1,6 +1,7 @@
 //! Parses the command line up to the subcommand.
 
 use std::ffi::OsString;
+use std::str::FromStr;
 
 use arvados_client::ContainerUuid;
 use rustix::process::Signal;
@@ -71,21 +72,10 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Option<Sub
 }
 
 fn signal(text: &str) -> Option<Signal> {
-    let names = [
-        ("HUP", Signal::HUP),
-        ("INT", Signal::INT),
-        ("QUIT", Signal::QUIT),
-        ("KILL", Signal::KILL),
-        ("USR1", Signal::USR1),
-        ("USR2", Signal::USR2),
-        ("TERM", Signal::TERM),
-    ];
     let name = text.strip_prefix("SIG").unwrap_or(text);
-    let named = names.iter().find(|(known, _)| *known == name);
-    named.map(|(_, signal)| *signal).or_else(|| {
-        let number = text.parse().ok()?;
-        Signal::from_named_raw(number)
-    })
+    let named = nix::sys::signal::Signal::from_str(&format!("SIG{name}"));
+    let number = named.map(|signal| signal as i32).ok();
+    Signal::from_named_raw(number.or_else(|| text.parse().ok())?)
 }
 
 #[cfg(test)]

@@ -127,7 +127,7 @@ fn start(flags: &Flags) -> anyhow::Result<ExitCode> {
         Some(_) => Some(lock_job_dir(&flags.uuid, settings.attempt(), &dir)?),
         None => None,
     };
-    let paths = dir.run_paths(flags.scratch_dir.as_deref());
+    let paths = dir.run_paths(flags.node.scratch_dir.as_deref());
     // Only `--list` needs the registration.
     let registered = registry::register(
         &registry::directory(environment::variable),
@@ -147,7 +147,7 @@ fn start(flags: &Flags) -> anyhow::Result<ExitCode> {
     // The lock is released only after the cleanup.
     drop(lock);
     // A dispatcher on this machine empties the trash in the scratch directory that it gave.
-    let is_dispatchers = flags.worker && flags.scratch_dir.is_some();
+    let is_dispatchers = flags.worker && flags.node.scratch_dir.is_some();
     if !is_dispatchers
         && !paths.empty_trash()
         && let Some(registered) = registered

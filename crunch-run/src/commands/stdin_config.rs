@@ -6,14 +6,16 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs;
+
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use arvados_client::Token;
+use host_state::file::create_private;
+
 use serde::Deserialize;
 
 use crate::flags::normalise;
@@ -79,7 +81,8 @@ impl Config {
             let path = dir.join("token");
             let secret = self.env.remove(GATEWAY_SECRET);
             let text = TokenFile::text(token, secret.as_deref());
-            if let Err(source) = write_private(&path, &text) {
+            let file = create_private(&path);
+            if let Err(source) = file.and_then(|mut file| file.write_all(text.as_bytes())) {
                 let what = format!("the token cannot be written to {}", path.display());
                 return ConfigError::Start { what, source };
             }
@@ -107,16 +110,6 @@ fn own_arguments(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString>
     };
     let words = normalise(arguments).into_iter().skip(1);
     words.filter(|word| !is_ours(word)).collect()
-}
-
-fn write_private(path: &Path, text: &str) -> io::Result<()> {
-    let mut file = fs::OpenOptions::new()
-        .create(true)
-        .truncate(true)
-        .write(true)
-        .mode(0o600)
-        .open(path)?;
-    file.write_all(text.as_bytes())
 }
 
 #[cfg(test)]

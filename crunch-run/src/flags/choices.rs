@@ -2,8 +2,6 @@
 
 use clap::ValueEnum;
 
-use container_engine::GpuStack;
-
 pub use container_engine::EngineChoice;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -20,21 +18,6 @@ pub enum Networking {
     Default,
     /// For every container
     Always,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum GpuStackFlag {
-    Cuda,
-    Rocm,
-}
-
-impl From<GpuStackFlag> for GpuStack {
-    fn from(flag: GpuStackFlag) -> Self {
-        match flag {
-            GpuStackFlag::Cuda => Self::Cuda,
-            GpuStackFlag::Rocm => Self::Rocm,
-        }
-    }
 }
 
 /// Whether containers of root get users of their own.

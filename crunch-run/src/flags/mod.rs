@@ -2,19 +2,18 @@
 //! schedulers' configurations use.
 
 mod choices;
+mod node;
 
 use std::ffi::{OsStr, OsString};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use arvados_client::ContainerUuid;
 use clap::{ArgAction, Parser};
+use container_engine::GpuStack;
 
-pub use self::choices::{
-    EngineChoice, GatewayChoice, GpuStackFlag, MountMethod, Networking, UserNamespaces,
-};
-use container_engine::{ProfileError, Seccomp};
-use node_cache::{Limits, SizeOrPercent};
+pub use self::choices::{EngineChoice, GatewayChoice, MountMethod, Networking, UserNamespaces};
+pub use self::node::{CacheDir, CacheLimits, NodeFlags, read_seccomp};
 
 /// Text below the flags in `--help`; `crunch_contract::ExitCode` defines the codes.
 const EXIT_STATUS: &str = "\
@@ -68,59 +67,16 @@ pub struct Flags {
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
 
-    /// Directory for inputs, the container's own files and its output [default: in the job
-    /// directory]
-    #[arg(long, value_name = "DIR")]
-    pub scratch_dir: Option<PathBuf>,
-
-    /// Cache directory for blocks and unpacked images, shared by all containers of this node
-    /// [default: /var/cache/crunch-run, or in ~/.cache]
-    #[arg(long, value_name = "DIR")]
-    pub cache_dir: Option<PathBuf>,
-
-    /// Maximum size of the cache, like 50GiB or 20% of its file system; 0 disables the block cache
-    #[arg(long, value_name = "SIZE|PERCENT", default_value_t = Limits::default().size)]
-    pub cache_size: SizeOrPercent,
-
-    /// Space that the cache leaves free on its file system, like 50GiB or 10%
-    #[arg(long, value_name = "SIZE|PERCENT", default_value_t = Limits::default().free)]
-    pub cache_free: SizeOrPercent,
-
-    /// Directory with blocks of a Keep server on this node, read directly; may be given several
-    /// times
-    #[arg(long, value_name = "DIR")]
-    pub block_dir: Vec<PathBuf>,
+    #[command(flatten)]
+    pub node: NodeFlags,
 
     /// Method by which the container reads files of collections
     #[arg(long, value_enum, default_value_t = MountMethod::Copy, value_name = "METHOD")]
     pub mount_method: MountMethod,
 
-    /// Engine that runs the container
-    #[arg(long, value_enum, default_value_t = EngineChoice::Auto, value_name = "ENGINE")]
-    pub runtime_engine: EngineChoice,
-
-    /// Program of the engine "oci" [default: crun, or else runc]
-    #[arg(long, value_name = "PROGRAM")]
-    pub oci_runtime: Option<PathBuf>,
-
-    /// Socket of the docker or podman service [default: DOCKER_HOST or CONTAINER_HOST, or the usual
-    /// paths]
-    #[arg(long, value_name = "PATH")]
-    pub docker_socket: Option<PathBuf>,
-
-    /// Give containers control groups of their own though this is an ordinary user: the group above
-    /// that of this process was delegated to this user (cgroup v2)
-    #[arg(long)]
-    pub delegated_group: bool,
-
     /// When a container gets the node's network: if it requests the API, or always
     #[arg(long, value_enum, default_value_t = Networking::Default, value_name = "WHEN")]
     pub container_enable_networking: Networking,
-
-    /// Filter of system calls: a profile in the JSON of OCI runtimes or of docker, or "off"
-    /// [default: one like docker's; docker and podman use their own]
-    #[arg(long, value_name = "FILE|off")]
-    pub seccomp: Option<PathBuf>,
 
     /// When root's containers of the engines builtin and oci get users that no person and no
     /// service of the node has
@@ -133,16 +89,11 @@ pub struct Flags {
 
     /// Kind of the GPUs in --gpu-ids
     #[arg(long, value_enum, value_name = "STACK", requires = "gpu_ids")]
-    pub gpu_stack: Option<GpuStackFlag>,
+    pub gpu_stack: Option<GpuStack>,
 
     /// GPUs that the scheduler granted [default: from CUDA_VISIBLE_DEVICES and similar variables]
     #[arg(long, value_delimiter = ',', value_name = "IDS")]
     pub gpu_ids: Vec<String>,
-
-    /// Directory with CDI specifications of GPUs; may be given several times, the last has
-    /// precedence [default: /etc/cdi and /var/run/cdi]
-    #[arg(long, value_name = "DIR")]
-    pub cdi_spec_dir: Vec<PathBuf>,
 
     /// Limit the memory of the container to its request
     #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true", action = ArgAction::Set, value_name = "BOOL", hide_possible_values = true)]
@@ -233,10 +184,6 @@ pub struct Flags {
     )]
     pub broken_node_marker: PathBuf,
 
-    /// Trust only the certificates in this file (as SSL_CERT_FILE)
-    #[arg(long, value_name = "FILE")]
-    pub ca_certs: Option<PathBuf>,
-
     /// Run no container: check this node as `crunch-run check` does with the same flags, and print
     /// one line of JSON. The token is not read. The exit status is 0, whatever is found
     #[arg(long)]
@@ -281,23 +228,17 @@ impl Obsolete {
     /// One sentence for each given flag.
     pub fn notes(&self) -> Vec<String> {
         [
-            ("cgroup-root", self.cgroup_root.is_some()),
-            ("cgroup-parent", self.cgroup_parent.is_some()),
-            (
-                "cgroup-parent-subsystem",
-                self.cgroup_parent_subsystem.is_some(),
-            ),
-            ("check-containerd", self.check_containerd.is_some()),
-            (
-                "container-network-mode",
-                self.container_network_mode.is_some(),
-            ),
-            ("memprofile", self.memprofile.is_some()),
-            ("config", self.config.is_some()),
-            ("sleep", self.sleep.is_some()),
+            ("cgroup-root", &self.cgroup_root),
+            ("cgroup-parent", &self.cgroup_parent),
+            ("cgroup-parent-subsystem", &self.cgroup_parent_subsystem),
+            ("check-containerd", &self.check_containerd),
+            ("container-network-mode", &self.container_network_mode),
+            ("memprofile", &self.memprofile),
+            ("config", &self.config),
+            ("sleep", &self.sleep),
         ]
         .into_iter()
-        .filter(|(_, given)| *given)
+        .filter(|(_, given)| given.is_some())
         .map(|(name, _)| format!("flag --{name} is obsolete and does nothing here"))
         .collect()
     }
@@ -311,19 +252,6 @@ impl Flags {
             flags.detach = false;
         }
         Ok(flags)
-    }
-
-    pub fn seccomp(&self) -> Result<Seccomp, ProfileError> {
-        read_seccomp(self.seccomp.as_deref())
-    }
-}
-
-/// Reads the value of `--seccomp`.
-pub fn read_seccomp(flag: Option<&Path>) -> Result<Seccomp, ProfileError> {
-    match flag {
-        None => Ok(Seccomp::Default),
-        Some(off) if off == "off" => Ok(Seccomp::Off),
-        Some(file) => Seccomp::read(file),
     }
 }
 

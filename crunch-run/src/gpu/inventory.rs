@@ -6,7 +6,7 @@ use std::path::Path;
 use tokio::process::Command;
 
 use container_engine::GpuStack;
-use container_engine::gpu::{command_output, parse_property};
+use container_engine::gpu::{command_output, kfd_gpus, parse_property};
 
 const QUERY: &str = "--query-gpu=index,uuid,name,driver_version,compute_cap,memory.total";
 
@@ -83,34 +83,20 @@ fn amd(sys: &Path) -> Vec<GpuInfo> {
         let text = fs::read_to_string(path).ok()?;
         Some(text.trim().to_owned()).filter(|text| !text.is_empty())
     };
-    let nodes = fs::read_dir(sys.join("class/kfd/kfd/topology/nodes"));
-    let mut gpus: Vec<(u32, GpuInfo)> = nodes
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|entry| {
-            let position = entry.file_name().to_str()?.parse().ok()?;
-            let text = read(&entry.path().join("properties"))?;
-            // The list contains CPUs as well.
-            let render = parse_property(&text, "drm_render_minor").filter(|minor| *minor > 0)?;
-            let device = sys.join(format!("class/drm/renderD{render}/device"));
-            let facts = GpuInfo {
-                index: 0,
-                uuid: parse_property(&text, "unique_id").map(|id| format!("GPU-{id:016x}")),
-                model: read(&device.join("product_name")),
-                release: None,
-                interface: read(&sys.join("module/amdgpu/version")),
-                target: parse_property(&text, "gfx_target_version").and_then(gfx),
-                memory: read(&device.join("mem_info_vram_total")).and_then(|n| n.parse().ok()),
-            };
-            Some((position, facts))
-        })
-        .collect();
-    gpus.sort_by_key(|(position, _)| *position);
-    let numbered = (0..).zip(gpus);
-    numbered
-        .map(|(index, (_, facts))| GpuInfo { index, ..facts })
-        .collect()
+    let gpu = |(index, (render, text)): (u32, (u64, String))| {
+        let device = sys.join(format!("class/drm/renderD{render}/device"));
+        GpuInfo {
+            index,
+            uuid: parse_property(&text, "unique_id").map(|id| format!("GPU-{id:016x}")),
+            model: read(&device.join("product_name")),
+            release: None,
+            interface: read(&sys.join("module/amdgpu/version")),
+            target: parse_property(&text, "gfx_target_version").and_then(gfx),
+            memory: read(&device.join("mem_info_vram_total")).and_then(|n| n.parse().ok()),
+        }
+    };
+    let gpus = kfd_gpus(&sys.join("class/kfd/kfd/topology/nodes"));
+    (0..).zip(gpus).map(gpu).collect()
 }
 
 /// `gfx90a` from 90010: the last two parts are one hexadecimal digit each.

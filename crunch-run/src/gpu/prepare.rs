@@ -25,8 +25,9 @@ pub async fn prepare(
     let Some(grant) = grant else {
         return Ok((None, PreparedGpus::default()));
     };
+    let cdi_dirs = settings.node.cdi_dirs();
     let (access, gpus) = tokio::join!(
-        engine_gpu::access(&grant, &settings.cdi_dirs),
+        engine_gpu::access(&grant, &cdi_dirs),
         gpu::list_gpus(grant.stack)
     );
     let access = access.map_err(|error| {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arvados_client::Client;
+use host_state::file::ignore_missing;
 
 use super::mount_table::{MountSource, MountTable};
 use super::path::ContainerPath;
@@ -63,10 +64,7 @@ impl Staged {
             let target = ContainerPath::parse(&bind.target.to_string_lossy());
             let entry = target.ok().and_then(|target| self.view.at(&target));
             if entry.is_some_and(|entry| matches!(entry.source, MountSource::Secret)) {
-                match std::fs::remove_file(&bind.host) {
-                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                    _ => {}
-                }
+                ignore_missing(std::fs::remove_file(&bind.host))?;
             }
         }
         Ok(())

@@ -15,6 +15,6 @@ mod watchdog;
 
 pub use directory_limit::{DirectoryLimit, Measure};
 pub use disk_usage::{Usage, usage};
-pub use usage_limit::{LimitEvent, LimitExceeded, Resource, UsageLimit};
+pub use usage_limit::{LimitExceeded, Resource, UsageLimit};
 pub use usage_monitor::UsageMonitor;
 pub use watchdog::Watchdog;

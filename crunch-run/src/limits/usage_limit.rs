@@ -31,16 +31,7 @@ impl Resource {
     /// Whether a container that uses too much of it is killed at once: with time to end, it could
     /// take the rest of it from others.
     pub fn kills_at_once(&self) -> bool {
-        match self {
-            Self::ScratchBytes
-            | Self::RequestedScratch
-            | Self::ScratchFiles
-            | Self::MountBytes(_)
-            | Self::OutputBytes
-            | Self::Memory
-            | Self::WatchedMemory => true,
-            Self::CpuTime => false,
-        }
+        *self != Self::CpuTime
     }
 }
 
@@ -50,13 +41,6 @@ pub struct LimitExceeded {
     pub resource: Resource,
     pub used: u64,
     pub allowed: u64,
-}
-
-/// Result of an update.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum LimitEvent {
-    Warn(String),
-    Over(LimitExceeded),
 }
 
 #[derive(Debug, Clone)]
@@ -104,18 +88,14 @@ impl UsageLimit {
         }
     }
 
-    /// Compares `used` with the limit. The warning is returned once.
-    pub fn update(&mut self, used: u64) -> Option<LimitEvent> {
-        if let Some(exceeded) = self.exceeded(used) {
-            return Some(LimitEvent::Over(exceeded));
+    /// Compares `used` with the limit, and warns once if it is near.
+    pub fn update(&mut self, used: u64, warn: impl FnOnce(String)) -> Option<LimitExceeded> {
+        let exceeded = self.exceeded(used);
+        let is_near = exceeded.is_none() && self.is_near(used);
+        if is_near && !std::mem::replace(&mut self.warned, true) {
+            warn(format!("it is near its limit: {}", self.measured(used)));
         }
-        if !self.is_near(used) || std::mem::replace(&mut self.warned, true) {
-            return None;
-        }
-        Some(LimitEvent::Warn(format!(
-            "it is near its limit: {}",
-            self.measured(used)
-        )))
+        exceeded
     }
 }
 
@@ -178,6 +158,19 @@ impl LimitExceeded {
 mod tests {
     use super::*;
 
+    fn update(limit: &mut UsageLimit, used: u64) -> &'static str {
+        let mut has_warned = false;
+        match limit.update(used, |_| has_warned = true) {
+            Some(over) => {
+                assert_eq!((over.used, over.allowed), (used, limit.allowed));
+                assert!(!has_warned);
+                "over"
+            }
+            None if has_warned => "warn",
+            None => "",
+        }
+    }
+
     #[test]
     fn a_gauge_warns_once_and_then_says_that_it_is_over() {
         let mut limit = UsageLimit::new(Resource::ScratchFiles, 100);
@@ -191,28 +184,21 @@ mod tests {
             (101, "over"),
             (101, "over"),
         ] {
-            let found = match limit.update(used) {
-                None => "",
-                Some(LimitEvent::Warn(_)) => "warn",
-                Some(LimitEvent::Over(over)) => {
-                    assert_eq!((over.used, over.allowed), (used, 100));
-                    "over"
-                }
-            };
+            let found = update(&mut limit, used);
             assert_eq!(found, expected, "{used}");
         }
         // A jump above the limit gives no warning first.
         let mut limit = UsageLimit::new(Resource::CpuTime, 1000);
-        assert!(matches!(limit.update(5000), Some(LimitEvent::Over(_))));
+        assert_eq!(update(&mut limit, 5000), "over");
     }
 
     #[test]
     fn memory_is_the_kernel_s_to_limit() {
         let mut limit = UsageLimit::new(Resource::Memory, 1 << 20);
-        assert!(matches!(limit.update(2 << 20), Some(LimitEvent::Warn(_))));
-        assert_eq!(limit.update(2 << 20), None);
+        assert_eq!(update(&mut limit, 2 << 20), "warn");
+        assert_eq!(update(&mut limit, 2 << 20), "");
         let mut watched = UsageLimit::new(Resource::WatchedMemory, 1 << 20);
-        assert!(matches!(watched.update(2 << 20), Some(LimitEvent::Over(_))));
+        assert_eq!(update(&mut watched, 2 << 20), "over");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use super::deleted_files::measure_deleted;
 use super::directory_limit::DirectoryLimit;
 use super::disk_usage::{Usage, measure};
 use super::walk_schedule::{Room, WalkSchedule, free_space};
-use super::{LimitEvent, LimitExceeded, Measure, Resource, UsageLimit};
+use super::{LimitExceeded, Measure, Resource, UsageLimit};
 use crate::stats::UsageSource;
 
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -158,14 +158,10 @@ impl UsageMonitor {
             };
             let used = used.map(|seconds| (seconds * 1e3) as u64);
             for (limit, used) in [(&mut time, used), (&mut memory, rss)] {
-                match limit
-                    .as_mut()
-                    .zip(used)
-                    .and_then(|(limit, used)| limit.update(used))
+                if let (Some(limit), Some(used)) = (limit, used)
+                    && let Some(exceeded) = limit.update(used, warn)
                 {
-                    Some(LimitEvent::Over(exceeded)) => return exceeded,
-                    Some(LimitEvent::Warn(text)) => warn(text),
-                    None => {}
+                    return exceeded;
                 }
             }
             tokio::time::sleep(interval.max(started.elapsed() * MEASURING_TIME_FACTOR)).await;
@@ -206,10 +202,8 @@ impl UsageMonitor {
                 let used = total.saturating_sub(at_start);
                 is_near |= limit.is_half_used(used);
                 left.bytes = left.bytes.min(limit.left(used));
-                match limit.update(used) {
-                    Some(LimitEvent::Over(exceeded)) => return exceeded,
-                    Some(LimitEvent::Warn(text)) => warn(text),
-                    None => {}
+                if let Some(exceeded) = limit.update(used, warn) {
+                    return exceeded;
                 }
             }
             for (disk, limit) in &mut limits {
@@ -232,10 +226,8 @@ impl UsageMonitor {
                     // A file may be long and take nothing.
                     Measure::Length => {}
                 }
-                match limit.update(used) {
-                    Some(LimitEvent::Over(exceeded)) => return exceeded,
-                    Some(LimitEvent::Warn(text)) => warn(text),
-                    None => {}
+                if let Some(exceeded) = limit.update(used, warn) {
+                    return exceeded;
                 }
             }
             let grows = total > std::mem::replace(&mut last, total);

@@ -13,8 +13,9 @@ mod uploader;
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+
+use host_state::file::{append_private, create_private_dir, remove_tree};
 
 pub use checkpoint::{Checkpoints, SavePolicy};
 pub use container_json::container_json;
@@ -66,16 +67,13 @@ pub struct LogDir {
 impl LogDir {
     /// Creates an empty directory. Logs of an earlier attempt are removed.
     pub fn create(path: &Path) -> io::Result<Self> {
-        host_state::file::remove_tree(path)?;
-        host_state::file::create_private_dir(path)?;
-        Ok(Self {
-            path: path.to_owned(),
-        })
+        remove_tree(path)?;
+        Self::existing(path)
     }
 
     /// Opens the directory that another process left.
     pub fn existing(path: &Path) -> io::Result<Self> {
-        host_state::file::create_private_dir(path)?;
+        create_private_dir(path)?;
         Ok(Self {
             path: path.to_owned(),
         })
@@ -87,11 +85,7 @@ impl LogDir {
 
     /// Opens a file for appending.
     pub fn open(&self, name: &str) -> io::Result<File> {
-        fs::OpenOptions::new()
-            .create(true)
-            .append(true)
-            .mode(0o600)
-            .open(self.file(name))
+        append_private(&self.file(name))
     }
 
     /// Writes a file.

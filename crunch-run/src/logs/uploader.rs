@@ -13,6 +13,7 @@ use arvados_client::error::StatusCode;
 use arvados_client::keep::{BlockStore, CollectionWriter, KeepClient, KeepError};
 use arvados_client::records::Collection;
 use arvados_client::{Client, ContainerUuid, Pdh};
+use host_state::file::if_present;
 use tokio::sync::Mutex;
 
 use super::{FILES, LogDir};
@@ -140,10 +141,8 @@ async fn add_new(
     sent: u64,
 ) -> Result<u64, SaveError> {
     let failed = |source| SaveError::Read { name, source };
-    let mut file = match File::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(sent),
-        Err(error) => return Err(failed(error)),
+    let Some(mut file) = if_present(File::open(path)).map_err(failed)? else {
+        return Ok(sent);
     };
     // Only up to the current size; a busy log would never end.
     let end = file.metadata().map_err(failed)?.len();

@@ -7,7 +7,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::OpenOptionsExt;
+
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use arvados_client::{ContainerUuid, TokenUuid};
 use fail_points::fail_point;
+use host_state::file::append_private;
 
 use crate::node::job_dir::JobDir;
 use crate::node::lock_file::{LockError, LockFile, LockOwner};
@@ -58,11 +59,7 @@ pub fn detach(
         dir.path().display()
     )))?;
     let log_path = dir.output_log();
-    let log = fs::OpenOptions::new()
-        .create(true)
-        .append(true)
-        .mode(0o600)
-        .open(&log_path)
+    let log = append_private(&log_path)
         .map_err(io_error(format!("{} cannot be opened", log_path.display())))?;
     let copy = log.try_clone().map_err(io_error("no file can be opened"))?;
     let worker = Command::new(own_program())

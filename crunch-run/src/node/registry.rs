@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use arvados_client::ContainerUuid;
-use host_state::file::create_private_dir;
+use host_state::file::{create_private_dir, if_present};
 use host_state::lock::{acquire_within, is_acquired};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde::{Deserialize, Serialize};
@@ -159,10 +159,8 @@ fn open_lock(path: &Path, create: bool) -> io::Result<File> {
 /// Waits until no process removes what earlier attempts at this container left. The entry of this
 /// run exists already, so nobody begins to.
 fn wait_for_cleanup(dir: &Path, uuid: &ContainerUuid) -> io::Result<()> {
-    let lock = match open_lock(&cleanup_lock(dir, uuid), false) {
-        Ok(lock) => lock,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error),
+    let Some(lock) = if_present(open_lock(&cleanup_lock(dir, uuid), false))? else {
+        return Ok(());
     };
     match acquire_within(CLEANUP_WAIT, || lock.try_lock_shared())? {
         true => Ok(()),
@@ -255,10 +253,8 @@ fn check_owner(dir: &Path) -> io::Result<()> {
 
 /// Lists live runs. Stale entries without directories are removed.
 pub fn list(dir: &Path) -> io::Result<Vec<RunEntry>> {
-    match check_owner(dir) {
-        Ok(()) => {}
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(error),
+    if if_present(check_owner(dir))?.is_none() {
+        return Ok(Vec::new());
     }
     let mut found = read_all(dir)?.alive;
     found.sort_by(|one, other| (&one.uuid, one.pid).cmp(&(&other.uuid, other.pid)));
@@ -303,23 +299,15 @@ fn read_all(dir: &Path) -> io::Result<RunList> {
         let Ok(mut file) = File::open(&path) else {
             continue;
         };
-        match file.try_lock_shared() {
-            Ok(()) => {
-                let mut text = String::new();
-                file.read_to_string(&mut text)?;
-                match serde_json::from_str::<RunEntry>(&text) {
-                    Ok(entry) if entry.paths.is_some() => all.dead.push((path, entry)),
-                    _ => {
-                        let _ = fs::remove_file(&path);
-                    }
-                }
-            }
-            Err(_) => {
-                let mut text = String::new();
-                file.read_to_string(&mut text)?;
-                // A run that just started has not written its entry yet.
-                all.alive.extend(serde_json::from_str::<RunEntry>(&text));
-            }
+        let is_dead = file.try_lock_shared().is_ok();
+        let mut text = String::new();
+        file.read_to_string(&mut text)?;
+        let entry = serde_json::from_str::<RunEntry>(&text);
+        match entry {
+            // A run that just started has not written its entry yet.
+            entry if !is_dead => all.alive.extend(entry),
+            Ok(entry) if entry.paths.is_some() => all.dead.push((path, entry)),
+            _ => drop(fs::remove_file(&path)),
         }
     }
     Ok(all)

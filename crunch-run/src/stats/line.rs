@@ -4,6 +4,8 @@
 
 use std::fmt;
 
+use cgroup::MemoryUse;
+
 /// The previous sample and the time since then.
 #[derive(Debug, Clone, Copy)]
 pub struct Interval<T> {
@@ -11,30 +13,18 @@ pub struct Interval<T> {
     pub before: T,
 }
 
-/// `mem …`. Figures that the kernel does not provide are left out.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Memory {
-    pub cache: Option<u64>,
-    pub swap: Option<u64>,
-    pub pgmajfault: Option<u64>,
-    pub rss: Option<u64>,
-}
-
-impl Memory {
-    /// `None` if no figure is known.
-    pub fn line(&self) -> Option<String> {
-        let fields = [
-            (self.cache, "cache"),
-            (self.swap, "swap"),
-            (self.pgmajfault, "pgmajfault"),
-            (self.rss, "rss"),
-        ];
-        let text: String = fields
-            .iter()
-            .filter_map(|(value, name)| Some(format!(" {} {name}", (*value)?)))
-            .collect();
-        (!text.is_empty()).then(|| format!("mem{text}"))
-    }
+/// `mem …`. Figures that the kernel does not provide are left out; `None` if no figure is known.
+pub fn memory_line(memory: &MemoryUse) -> Option<String> {
+    let fields = [
+        (memory.cache, "cache"),
+        (memory.swap, "swap"),
+        (memory.pgmajfault, "pgmajfault"),
+        (memory.rss, "rss"),
+    ];
+    let known = fields.iter();
+    let known = known.filter_map(|(value, name)| Some(format!(" {} {name}", (*value)?)));
+    let text: String = known.collect();
+    (!text.is_empty()).then(|| format!("mem{text}"))
 }
 
 /// `procmem …`: the resident memory of named processes, sorted by name.
@@ -164,7 +154,7 @@ mod tests {
 
     #[test]
     fn memory_leaves_out_what_is_not_known() {
-        let all = Memory {
+        let all = MemoryUse {
             cache: Some(1),
             swap: Some(0),
             pgmajfault: Some(3),
@@ -173,20 +163,20 @@ mod tests {
         let cases = [
             (all, Some("mem 1 cache 0 swap 3 pgmajfault 4 rss")),
             (
-                Memory { cache: None, ..all },
+                MemoryUse { cache: None, ..all },
                 Some("mem 0 swap 3 pgmajfault 4 rss"),
             ),
             (
-                Memory {
+                MemoryUse {
                     rss: Some(9),
-                    ..Memory::default()
+                    ..MemoryUse::default()
                 },
                 Some("mem 9 rss"),
             ),
-            (Memory::default(), None),
+            (MemoryUse::default(), None),
         ];
         for (memory, expected) in cases {
-            assert_eq!(memory.line().as_deref(), expected);
+            assert_eq!(memory_line(&memory).as_deref(), expected);
         }
     }
 

@@ -8,7 +8,7 @@ mod summary;
 mod target;
 mod threshold;
 
-pub use line::{Block, Cpu, Disk, Interval, Memory, Network, process_memory};
+pub use line::{Block, Cpu, Disk, Interval, Network, memory_line, process_memory};
 pub use process_tree::{ProcessTree, TMPFS_MAGIC};
 pub use sample::Sample;
 pub use sampler::Sampler;

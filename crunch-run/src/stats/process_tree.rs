@@ -232,18 +232,13 @@ fn resident(process: &Process, stat: &Stat) -> Option<ResidentMemory> {
         .and_then(|all| all.memory_map_rollup.0.first())
         .map(|map| &map.extension.map);
     let of = |name: &str| map.and_then(|map| map.get(name).copied());
-    match of("Pss") {
-        Some(rss) => Some(ResidentMemory {
-            rss,
-            shared: 0,
-            swap: of("SwapPss").unwrap_or_default(),
-        }),
-        None => Some(ResidentMemory {
-            rss: stat.rss_bytes().get(),
-            shared: 0,
-            swap: 0,
-        }),
-    }
+    let share = of("Pss");
+    let swap = of("SwapPss").filter(|_| share.is_some());
+    Some(ResidentMemory {
+        rss: share.unwrap_or_else(|| stat.rss_bytes().get()),
+        shared: 0,
+        swap: swap.unwrap_or_default(),
+    })
 }
 
 #[cfg(test)]

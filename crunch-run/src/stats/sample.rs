@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::time::Instant;
 
-use cgroup::{Cgroup, Processes, Scope};
+use cgroup::{Cgroup, MemoryUse, Processes, Scope};
 
 use super::process_tree::{CumulativeUsage, TreeUsage};
 use super::{
-    Block, Cpu, Disk, Interval, Memory, Network, SampleTarget, UsageSource, process_memory,
+    Block, Cpu, Disk, Interval, Network, SampleTarget, UsageSource, memory_line, process_memory,
 };
 
 /// Device of process I/O: the kernel counts it per process, not per device.
@@ -18,7 +18,7 @@ const ALL_DEVICES: &str = "0:0";
 #[derive(Debug, Clone)]
 pub struct Sample {
     pub taken: Instant,
-    pub memory: Memory,
+    pub memory: MemoryUse,
     pub cpu: Option<Cpu>,
     /// By `major:minor`.
     pub blocks: BTreeMap<String, Block>,
@@ -71,7 +71,7 @@ impl Sample {
         fn since<T>(seconds: f64, before: Option<T>) -> Option<Interval<T>> {
             before.map(|before| Interval { seconds, before })
         }
-        let mut lines: Vec<String> = self.memory.line().into_iter().collect();
+        let mut lines: Vec<String> = memory_line(&self.memory).into_iter().collect();
         lines.extend(process_memory(&self.processes));
         if let Some(cpu) = &self.cpu {
             lines.push(cpu.line(since(seconds, before.and_then(|b| b.cpu))));
@@ -93,7 +93,7 @@ impl Sample {
 
 /// Figures whose source is the control group or the processes.
 struct UsageReadings {
-    memory: Memory,
+    memory: MemoryUse,
     cpu: Option<Cpu>,
     blocks: BTreeMap<String, Block>,
     process_limit: Processes,
@@ -102,7 +102,7 @@ struct UsageReadings {
 impl UsageReadings {
     fn by_group(group: &Cgroup, reach: Scope) -> Self {
         Self {
-            memory: Memory::of_group(group, reach),
+            memory: group.memory(reach).unwrap_or_default(),
             cpu: group.cpu(reach).map(|used| Cpu {
                 user: used.user,
                 system: used.system,
@@ -130,7 +130,7 @@ impl UsageReadings {
         } = used.cumulative;
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
-            memory: Memory::of_tree(used),
+            memory: memory_of_tree(used),
             cpu: Some(Cpu {
                 user: user_seconds,
                 system: system_seconds,
@@ -142,28 +142,15 @@ impl UsageReadings {
     }
 }
 
-impl Memory {
-    pub fn of_group(group: &Cgroup, reach: Scope) -> Self {
-        let memory = group.memory(reach).unwrap_or_default();
-        Self {
-            cache: memory.cache,
-            swap: memory.swap,
-            pgmajfault: memory.pgmajfault,
-            rss: memory.rss,
-        }
-    }
-
-    pub fn of_tree(used: &TreeUsage) -> Self {
-        let Some(memory) = used.memory else {
-            return Self::default();
-        };
-        Self {
-            cache: None,
-            swap: Some(memory.swap),
-            pgmajfault: Some(used.cumulative.page_faults),
-            rss: Some(memory.rss),
-        }
-    }
+/// The memory of a process tree in the figures of a control group.
+pub fn memory_of_tree(used: &TreeUsage) -> MemoryUse {
+    let memory = used.memory.map(|memory| MemoryUse {
+        cache: None,
+        swap: Some(memory.swap),
+        pgmajfault: Some(used.cumulative.page_faults),
+        rss: Some(memory.rss),
+    });
+    memory.unwrap_or_default()
 }
 
 /// Resident memory of a process in bytes; `None` if the process does not exist.
@@ -216,9 +203,9 @@ mod tests {
     fn a_first_sample_says_totals_and_a_second_what_changed() {
         let first = Sample {
             taken: Instant::now(),
-            memory: Memory {
+            memory: MemoryUse {
                 rss: Some(5),
-                ..Memory::default()
+                ..MemoryUse::default()
             },
             cpu: Some(Cpu {
                 user: 1.0,

@@ -9,7 +9,8 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::{Memory, MemoryThresholds, Sample, SampleTarget, Summary, UsageSource};
+use super::sample::memory_of_tree;
+use super::{MemoryThresholds, Sample, SampleTarget, Summary, UsageSource};
 use crate::logs::{RunLog, write_stamp};
 
 /// Interval between memory samples, short enough to catch peaks.
@@ -125,8 +126,8 @@ impl SamplingLoop {
 
     fn sample_memory(&mut self) {
         let memory = match &mut self.target.source {
-            UsageSource::Group(group, reach) => Memory::of_group(group, *reach),
-            UsageSource::Processes(tree) => Memory::of_tree(&tree.measure()),
+            UsageSource::Group(group, reach) => group.memory(*reach).unwrap_or_default(),
+            UsageSource::Processes(tree) => memory_of_tree(&tree.measure()),
         };
         self.check_thresholds(memory.rss);
         self.summary.peak_memory(memory);

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{Block, Memory, Sample};
-use cgroup::Processes;
+use super::{Block, Sample};
+use cgroup::{MemoryUse, Processes};
 
 /// The highest values seen and the last totals.
 #[derive(Debug, Clone, Default)]
@@ -36,7 +36,7 @@ impl Summary {
     }
 
     /// Adds a sample of memory only.
-    pub fn peak_memory(&mut self, memory: Memory) {
+    pub fn peak_memory(&mut self, memory: MemoryUse) {
         self.peak_rss = self.peak_rss.max(memory.rss);
         self.peak_cache = self.peak_cache.max(memory.cache);
         self.peak_swap = self.peak_swap.max(memory.swap);
@@ -146,9 +146,9 @@ mod tests {
     fn sample(rss: u64, used: u64, user: f64) -> Sample {
         Sample {
             taken: Instant::now(),
-            memory: Memory {
+            memory: MemoryUse {
                 rss: Some(rss),
-                ..Memory::default()
+                ..MemoryUse::default()
             },
             cpu: Some(Cpu {
                 user,

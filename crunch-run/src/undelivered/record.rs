@@ -6,11 +6,11 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use arvados_client::records::{ContainerState, RuntimeStatus};
 use arvados_client::{ContainerUuid, Endpoint, Pdh, TokenUuid};
-use host_state::file::{Durability, replace};
+use host_state::file::{Durability, if_present, replace};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -22,12 +22,12 @@ use crate::verdict::{Evidence, Verdict};
 use container_engine::Exit;
 
 /// Version of the format. Other versions are refused.
-const VERSION: u32 = 1;
+pub const VERSION: u32 = 1;
 
 /// A run whose results are not delivered. It contains no secret: the token is named by its file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct UndeliveredRun {
-    version: u32,
+    pub version: u32,
     pub container: ContainerUuid,
     pub attempt: TokenUuid,
     pub token_file: Option<PathBuf>,
@@ -62,7 +62,7 @@ pub struct UndeliveredRun {
     #[serde(default)]
     pub status: RuntimeStatus,
     /// result.json without the verdict.
-    result: Value,
+    pub result: Value,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -83,73 +83,30 @@ pub enum RecordError {
     },
 }
 
-/// What is known when the command has ended.
-pub struct RunFacts<'a> {
-    pub container: &'a ContainerUuid,
-    pub attempt: &'a TokenUuid,
-    pub token_file: Option<&'a Path>,
-    pub endpoint: &'a Endpoint,
-    pub scratch: &'a Path,
-    pub mounts: PersistedMounts,
-    pub evidence: Evidence,
-    pub output_limit: Option<u64>,
-    pub bad_entries: BadEntries,
-    pub exit: Option<Exit>,
-    pub verdict: Option<Verdict>,
-    pub first_log: &'a Pdh,
-    pub result: Value,
+/// Variables with the API endpoint.
+pub fn variables(endpoint: &Endpoint) -> BTreeMap<String, String> {
+    let certificates = endpoint.ca_file.as_ref();
+    let certificates = certificates.map(|path| path.to_string_lossy().into_owned());
+    let services = (!endpoint.keep_services.is_empty()).then(|| endpoint.keep_services.join(" "));
+    let insecure = endpoint.insecure.then(|| "true".to_owned());
+    [
+        ("ARVADOS_API_HOST", Some(endpoint.host.clone())),
+        ("ARVADOS_API_HOST_INSECURE", insecure),
+        ("SSL_CERT_FILE", certificates),
+        ("ARVADOS_KEEP_SERVICES", services),
+    ]
+    .into_iter()
+    .filter_map(|(name, value)| Some((name.to_owned(), value?)))
+    .collect()
 }
 
 impl UndeliveredRun {
-    pub fn new(facts: RunFacts<'_>) -> Self {
-        let RunFacts { endpoint, .. } = facts;
-        let certificates = endpoint.ca_file.as_ref();
-        let environment = [
-            ("ARVADOS_API_HOST", Some(endpoint.host.clone())),
-            (
-                "ARVADOS_API_HOST_INSECURE",
-                endpoint.insecure.then(|| "true".to_owned()),
-            ),
-            (
-                "SSL_CERT_FILE",
-                certificates.map(|path| path.to_string_lossy().into_owned()),
-            ),
-            (
-                "ARVADOS_KEEP_SERVICES",
-                (!endpoint.keep_services.is_empty()).then(|| endpoint.keep_services.join(" ")),
-            ),
-        ];
-        Self {
-            version: VERSION,
-            container: facts.container.clone(),
-            attempt: facts.attempt.clone(),
-            token_file: facts.token_file.map(Path::to_owned),
-            environment: environment
-                .into_iter()
-                .filter_map(|(name, value)| Some((name.to_owned(), value?)))
-                .collect(),
-            scratch: facts.scratch.to_owned(),
-            mounts: facts.mounts,
-            evidence: facts.evidence,
-            output_limit: facts.output_limit,
-            bad_entries: facts.bad_entries,
-            exit: facts.exit,
-            verdict: facts.verdict,
-            first_log: facts.first_log.clone(),
-            log: None,
-            recorded: None,
-            cost: None,
-            status: RuntimeStatus::default(),
-            result: facts.result,
-        }
-    }
-
     /// Reads the record; `None` if there is none.
     pub fn read(dir: &JobDir) -> Result<Option<Self>, RecordError> {
         let path = dir.undelivered();
-        let text = match fs::read(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        let text = match if_present(fs::read(&path)) {
+            Ok(Some(text)) => text,
+            Ok(None) => return Ok(None),
             Err(source) => return Err(RecordError::Read { path, source }),
         };
         let read = || -> serde_json::Result<Result<Self, u64>> {
@@ -172,11 +129,6 @@ impl UndeliveredRun {
         let mut text = serde_json::to_vec_pretty(self)?;
         text.push(b'\n');
         replace(&dir.undelivered(), &text, Durability::Process)
-    }
-
-    /// Replaces the result when more is known.
-    pub fn set_result(&mut self, result: Value) {
-        self.result = result;
     }
 
     /// result.json with this verdict.

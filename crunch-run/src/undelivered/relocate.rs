@@ -2,12 +2,12 @@
 //! job's sandbox, which contains TMPDIR, as soon as crunch-run ends.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, bail, ensure};
-use host_state::file::create_private_dir;
+use host_state::file::{create_private, create_private_dir};
 
 use crate::node::job_dir::JobDir;
 use crate::undelivered::record::UndeliveredRun;
@@ -103,15 +103,7 @@ pub fn relocate(
 }
 
 fn copy_private(from: &Path, to: &Path) -> std::io::Result<()> {
-    let mut from = fs::File::open(from)?;
-    let mut to = fs::OpenOptions::new()
-        .create(true)
-        .truncate(true)
-        .write(true)
-        .mode(0o600)
-        .open(to)?;
-    std::io::copy(&mut from, &mut to)?;
-    Ok(())
+    std::io::copy(&mut fs::File::open(from)?, &mut create_private(to)?).map(drop)
 }
 
 #[cfg(test)]

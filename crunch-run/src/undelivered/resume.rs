@@ -13,7 +13,7 @@ use crate::attempt::deliver::{Delivery, Undelivered};
 use crate::attempt::failure::Failure;
 use crate::attempt::limits_of_record;
 use crate::attempt::retried_operation::{RetryError, RetryPolicy, RetryStopped};
-use crate::attempt::running_phase::node_name;
+
 use crate::attempt::runtime::in_runtime;
 use crate::attempt::runtime_status::Status;
 use crate::logs::{LogDir, LogUploader, RESULT, RUN_LOG, RunLog};
@@ -85,7 +85,7 @@ impl ResumedDelivery {
             Ok(()) => ExitCode::Recorded,
             Err(undelivered) => {
                 let dir = self.resumption.dir.path().display();
-                let node = node_name();
+                let node = host_state::node_name();
                 self.run_log.write(match &undelivered {
                     Undelivered::NotOurs(text) => format!(
                         "The container belongs to another attempt, so nothing was delivered; its results stay in {dir}: {text}"

@@ -120,11 +120,9 @@ pub fn judge(ending: &Ending, output: Output, evidence: Evidence) -> Verdict {
                 describe_exit(&exit)
             });
             let reason = Reason::new(cause.sentence("it was"), how);
-            let verdict = cancelled(exit.as_ref(), cause.kind(), reason);
-            let permanent = cause.is_permanent();
             return Verdict {
-                permanent,
-                ..verdict
+                permanent: cause.is_permanent(),
+                ..cancelled(exit.as_ref(), cause.kind(), reason)
             };
         }
         Ending::NotStarted { reason, by_request } => {
@@ -136,12 +134,10 @@ pub fn judge(ending: &Ending, output: Output, evidence: Evidence) -> Verdict {
                 format!("the command could not be started: {reason}"),
                 "the engine refused it after everything was in place",
             );
-            let verdict = cancelled(None, kind, reason);
-            // An engine that was not asked for the impossible may work on another node.
-            let permanent = *by_request;
             return Verdict {
-                permanent,
-                ..verdict
+                // An engine that was not asked for the impossible may work on another node.
+                permanent: *by_request,
+                ..cancelled(None, kind, reason)
             };
         }
         Ending::Lost { reason } => {
@@ -385,15 +381,7 @@ impl Verdict {
 
 /// The verdict on a Locked record because of a user error.
 pub fn refusal(reason: Reason) -> Verdict {
-    Verdict {
-        permanent: true,
-        kind: VerdictKind::Refused,
-        state: ContainerState::Cancelled,
-        exit_code: None,
-        output: None,
-        error: Some(reason),
-        warning: None,
-    }
+    cancelled(None, VerdictKind::Refused, reason)
 }
 
 #[cfg(test)]

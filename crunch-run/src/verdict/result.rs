@@ -90,10 +90,7 @@ impl ResultInput<'_> {
             written_bytes: io.map(|io| io.written),
             phases: self.timings.json(),
             engine: self.engine,
-            host: rustix::system::uname()
-                .nodename()
-                .to_string_lossy()
-                .into_owned(),
+            host: host_state::node_name(),
             cpu_model: fs::read_to_string("/proc/cpuinfo")
                 .ok()
                 .and_then(|text| cpu_model(&text)),

@@ -75,20 +75,14 @@ impl Cgroup {
             if pids.is_empty() {
                 return Ok(());
             }
-            let kills_at_once = self.v1.is_empty()
-                && self
-                    .v2
-                    .as_ref()
-                    .is_some_and(|dir| fs::write(dir.join("cgroup.kill"), "1").is_ok());
+            let kill_file = self.v2.as_ref().map(|dir| dir.join("cgroup.kill"));
+            let kills_at_once =
+                self.v1.is_empty() && kill_file.is_some_and(|file| fs::write(file, "1").is_ok());
             if !kills_at_once {
                 self.signal(Signal::KILL, |_| false);
             }
             if Instant::now() >= deadline {
-                let dir = self
-                    .dirs()
-                    .first()
-                    .map(|d| d.to_path_buf())
-                    .unwrap_or_default();
+                let dir = self.dirs().first().map(PathBuf::from).unwrap_or_default();
                 return Err(KillError::StillAlive { dir, pids });
             }
             thread::sleep(backoff.next_delay());

@@ -77,17 +77,17 @@ pub struct Layout {
 
 impl Layout {
     pub fn of_this_process() -> io::Result<Self> {
-        Ok(Self::parse(
-            &fs::read_to_string("/proc/self/mountinfo")?,
-            &fs::read_to_string("/proc/self/cgroup")?,
-        ))
+        Self::of("self")
     }
 
     pub fn of_process(pid: u32) -> io::Result<Self> {
-        Ok(Self::parse(
-            &fs::read_to_string("/proc/self/mountinfo")?,
-            &fs::read_to_string(format!("/proc/{pid}/cgroup"))?,
-        ))
+        Self::of(&pid.to_string())
+    }
+
+    fn of(process: &str) -> io::Result<Self> {
+        let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+        let groups = fs::read_to_string(format!("/proc/{process}/cgroup"))?;
+        Ok(Self::parse(&mounts, &groups))
     }
 
     /// From the texts of `/proc/*/mountinfo` and `/proc/*/cgroup`.
@@ -164,11 +164,8 @@ impl Layout {
     pub fn named_group(&self, leaf: &str) -> Cgroup {
         let mut group = Cgroup::default();
         for hierarchy in &self.hierarchies {
-            for name in hierarchy
-                .controllers
-                .iter()
-                .filter(|c| c.starts_with("name="))
-            {
+            let names = hierarchy.controllers.iter();
+            for name in names.filter(|name| name.starts_with("name=")) {
                 group.v1.insert(name.clone(), hierarchy.mount.join(leaf));
                 let below = hierarchy.own_dir().join(leaf);
                 group.v1.insert(format!("{name} below"), below);
@@ -181,14 +178,7 @@ impl Layout {
     pub fn container_group(&self, leaf: &str) -> Cgroup {
         let mut group = Cgroup::default();
         for hierarchy in self.accounting() {
-            let dir = hierarchy.parent_of_containers().join(leaf);
-            if hierarchy.is_v2() {
-                group.v2 = Some(dir);
-            } else {
-                for controller in &hierarchy.controllers {
-                    group.v1.insert(controller.clone(), dir.clone());
-                }
-            }
+            group.add(hierarchy, &hierarchy.parent_of_containers().join(leaf));
         }
         group
     }
@@ -212,17 +202,12 @@ fn unescape(path: &str) -> String {
 /// `path` relative to a mount whose root is `root`. For a path outside (of another cgroup
 /// namespace) it is the mount's root.
 fn relative(path: &str, root: &str) -> PathBuf {
-    let below = Path::new(path)
-        .strip_prefix(root)
-        .unwrap_or_else(|_| Path::new(""));
-    if below
-        .components()
-        .all(|c| matches!(c, Component::Normal(_)))
-    {
-        below.to_path_buf()
-    } else {
-        PathBuf::new()
-    }
+    let is_inside = |below: &&Path| {
+        let mut parts = below.components();
+        parts.all(|part| matches!(part, Component::Normal(_)))
+    };
+    let below = Path::new(path).strip_prefix(root).ok().filter(is_inside);
+    below.map(Path::to_owned).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ pub mod limit_support;
 mod read;
 mod shared;
 #[cfg(test)]
+#[path = "snapshots_tests.rs"]
 mod snapshots;
 
 use std::collections::BTreeMap;
@@ -14,7 +15,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 pub use kill::KillError;
-pub use layout::{Layout, Mode};
+pub use layout::{Hierarchy, Layout, Mode};
 pub use read::{BlockIo, CpuUse, MemoryUse, Processes, Scope};
 pub use shared::{GroupMemory, SharedKills, SharedMemory};
 
@@ -36,16 +37,19 @@ impl Cgroup {
     fn of_layout(layout: &Layout) -> Self {
         let mut group = Self::default();
         for hierarchy in &layout.hierarchies {
-            let dir = hierarchy.own_dir();
-            if hierarchy.is_v2() {
-                group.v2 = Some(dir);
-            } else {
-                for controller in &hierarchy.controllers {
-                    group.v1.insert(controller.clone(), dir.clone());
-                }
-            }
+            group.add(hierarchy, &hierarchy.own_dir());
         }
         group
+    }
+
+    /// Adds the group's directory in one hierarchy.
+    pub fn add(&mut self, hierarchy: &Hierarchy, dir: &Path) {
+        if hierarchy.is_v2() {
+            self.v2 = Some(dir.to_owned());
+        }
+        let controllers = hierarchy.controllers.iter().cloned();
+        self.v1
+            .extend(controllers.map(|name| (name, dir.to_owned())));
     }
 
     /// The directory in which `controller` accounts this group: its own in v1, or that of v2.

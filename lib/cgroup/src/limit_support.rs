@@ -43,10 +43,8 @@ impl LimitSupport {
         match layout.mode {
             Mode::V1 | Mode::Hybrid => Self::v1(layout),
             Mode::V2 => layout.v2().map_or(Self::NOTHING, |v2| {
-                Self::v2(
-                    &v2.parent_of_containers(),
-                    v2.parent_of_containers() == v2.mount,
-                )
+                let parent = v2.parent_of_containers();
+                Self::v2(&parent, parent == v2.mount)
             }),
             Mode::Absent => Self::NOTHING,
         }
@@ -91,6 +89,11 @@ impl LimitSupport {
             devices: false,
         }
     }
+}
+
+/// Whether this machine swaps.
+pub fn swap_is_used() -> bool {
+    fs::read_to_string("/proc/swaps").is_ok_and(|text| text.lines().count() > 1)
 }
 
 /// `0,2-3` as CPU numbers; `None` if it is not such a list.

@@ -148,31 +148,31 @@ impl Cgroup {
 
     /// Number of CPUs the group may use: its quota, else its CPU set, else the node's.
     pub fn cpus(&self) -> f64 {
-        let quota = self.cpu_quota();
-        let set = self.cpuset_size();
+        let limits = [self.cpu_quota(), self.cpuset_size()];
         let machine = || std::thread::available_parallelism().map_or(1.0, |n| n.get() as f64);
-        match (quota, set) {
-            (Some(quota), Some(set)) => quota.min(set),
-            (Some(n), None) | (None, Some(n)) => n,
-            (None, None) => machine(),
-        }
+        let least = limits.into_iter().flatten().reduce(f64::min);
+        least.unwrap_or_else(machine)
     }
 
     /// Number of CPUs in the group's set, or in that of the nearest ancestor that has one.
     pub fn cpuset_size(&self) -> Option<f64> {
+        let cpus = super::limit_support::parse_cpus(&self.cpuset(Scope::Nearest)?)?;
+        Some(cpus.len() as f64).filter(|n| *n > 0.0)
+    }
+
+    /// The CPUs that the group may use, as a list like `0,2-3`.
+    pub fn cpuset(&self, scope: Scope) -> Option<String> {
         let dir = self.dir("cpuset")?;
-        let list = [
+        let names = [
             "cpuset.cpus.effective",
             "cpuset.effective_cpus",
             "cpuset.cpus",
-        ]
-        .iter()
-        .find_map(|name| {
-            let dir = Scope::Nearest.dir_with(dir, name)?;
+        ];
+        let list = names.iter().find_map(|name| {
+            let dir = scope.dir_with(dir, name)?;
             fs::read_to_string(dir.join(name)).ok()
         })?;
-        let cpus = super::limit_support::parse_cpus(list.trim())?;
-        Some(cpus.len() as f64).filter(|n| *n > 0.0)
+        Some(list.trim().to_owned())
     }
 
     /// The smallest CPU quota of the group and those above it.

@@ -68,8 +68,7 @@ impl SharedMemory {
 impl Cgroup {
     /// The smallest memory limit of the group and those above it.
     pub fn shared_memory(&self) -> GroupMemory {
-        let is_v1 = self.is_v1("memory");
-        let (limit, peak) = match is_v1 {
+        let (limit, peak) = match self.is_v1("memory") {
             true => ("memory.limit_in_bytes", "memory.max_usage_in_bytes"),
             false => ("memory.max", "memory.peak"),
         };

@@ -49,6 +49,16 @@ impl From<ArchiveError> for EngineError {
 }
 
 impl EngineError {
+    pub(crate) fn io(what: impl Into<String>, source: impl Into<std::io::Error>) -> Self {
+        let (what, source) = (what.into(), source.into());
+        Self::Io { what, source }
+    }
+
+    pub(crate) fn unavailable(engine: &'static str, reason: impl Into<String>) -> Self {
+        let reason = reason.into();
+        Self::Unavailable { engine, reason }
+    }
+
     /// True if the request is at fault and would fail on every node, false if this node or engine
     /// is.
     pub fn is_user_error(&self) -> bool {
@@ -125,6 +135,16 @@ pub enum StartError {
 }
 
 impl StartError {
+    pub(crate) fn runtime(reason: impl Into<String>) -> Self {
+        let reason = reason.into();
+        Self::Runtime { reason }
+    }
+
+    pub(crate) fn gpu_missing(id: &str, reason: impl Into<String>) -> Self {
+        let (id, reason) = (id.to_owned(), reason.into());
+        Self::GpuMissing { id, reason }
+    }
+
     pub fn is_user_error(&self) -> bool {
         !matches!(
             self,
@@ -139,7 +159,5 @@ impl StartError {
 
 /// The error of something that a container needs on the node.
 pub(crate) fn cannot_create(what: &str, error: impl std::fmt::Display) -> StartError {
-    StartError::Runtime {
-        reason: format!("{what} could not be created: {error}"),
-    }
+    StartError::runtime(format!("{what} could not be created: {error}"))
 }

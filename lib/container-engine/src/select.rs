@@ -10,6 +10,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -108,12 +109,8 @@ impl EngineFactory {
         let env = |name: &str| std::env::var(name).ok();
         let socket = match &self.docker_socket {
             Some(path) => path.clone(),
-            None => {
-                socket(flavour, env, Path::exists).map_err(|error| EngineError::Unavailable {
-                    engine: flavour.name(),
-                    reason: error.to_string(),
-                })?
-            }
+            None => socket(flavour, env, Path::exists)
+                .map_err(|error| EngineError::unavailable(flavour.name(), error.to_string()))?,
         };
         Ok(self.service_at(flavour, socket))
     }
@@ -169,20 +166,15 @@ pub async fn probe(
 ) -> Result<Box<dyn Engine>, EngineError> {
     let engine = factory.create(choice)?;
     let is_service = matches!(choice, EngineChoice::Docker | EngineChoice::Podman);
-    let outcome = match is_service {
-        true => match engine.check() {
-            Ok(()) => engine.check_service().await,
-            failed => failed,
-        },
-        false => probe_container(&*engine, scratch).await,
+    let outcome = match engine.check() {
+        Ok(()) if is_service => engine.check_service().await,
+        Ok(()) => probe_container(&*engine, scratch).await,
+        failed => failed,
     };
     match outcome {
         Ok(()) => Ok(engine),
         Err(error @ EngineError::Unavailable { .. }) => Err(error),
-        Err(error) => Err(EngineError::Unavailable {
-            engine: engine.name(),
-            reason: error.to_string(),
-        }),
+        Err(error) => Err(EngineError::unavailable(engine.name(), error.to_string())),
     }
 }
 
@@ -196,7 +188,6 @@ fn preference(is_root: bool, names_oci_runtime: bool) -> &'static [EngineChoice]
 }
 
 async fn probe_container(engine: &dyn Engine, scratch: &Path) -> Result<(), EngineError> {
-    engine.check()?;
     let exit = tokio::time::timeout(PROBE_TIMEOUT, run_true(engine, scratch))
         .await
         .unwrap_or_else(|_| Err(failed(io::ErrorKind::TimedOut.into())))?;
@@ -210,21 +201,13 @@ async fn probe_container(engine: &dyn Engine, scratch: &Path) -> Result<(), Engi
 }
 
 fn failed(source: io::Error) -> EngineError {
-    EngineError::Io {
-        what: "a probe container failed".to_owned(),
-        source,
-    }
+    EngineError::io("a probe container failed", source)
 }
 
 /// Runs the node's own `true` in an otherwise empty container.
 async fn run_true(engine: &dyn Engine, scratch: &Path) -> Result<Exit, EngineError> {
-    let null = || {
-        File::options()
-            .read(true)
-            .write(true)
-            .open("/dev/null")
-            .map_err(failed)
-    };
+    let null = File::options().read(true).write(true).open("/dev/null");
+    let null = OwnedFd::from(null.map_err(failed)?);
     let spec = ContainerSpec {
         name: format!("probe-{}-{}", engine.name(), std::process::id()),
         command: vec!["/bin/true".to_owned()],
@@ -245,9 +228,9 @@ async fn run_true(engine: &dyn Engine, scratch: &Path) -> Result<Exit, EngineErr
         seccomp: Seccomp::Default,
         scratch: scratch.to_owned(),
         stdio: Stdio {
-            stdin: null()?.into(),
-            stdout: null()?.into(),
-            stderr: null()?.into(),
+            stdin: null.try_clone().map_err(failed)?,
+            stdout: null.try_clone().map_err(failed)?,
+            stderr: null,
         },
     };
     let image = Image::in_engine_store("probe".to_owned(), ImageConfig::default());

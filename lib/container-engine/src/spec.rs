@@ -52,6 +52,7 @@ pub struct Limits {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum GpuStack {
     Cuda,
     Rocm,

@@ -1,6 +1,6 @@
 //! Files and directories that only this user can read: atomic replacement, creation and removal.
 
-use std::fs::{self, DirBuilder, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
@@ -27,9 +27,7 @@ pub fn replace_by(
     durability: Durability,
 ) -> io::Result<()> {
     let write = || -> io::Result<()> {
-        let mut options = OpenOptions::new();
-        let options = options.write(true).create(true).truncate(true).mode(0o600);
-        let mut file = options.open(temporary)?;
+        let mut file = create_private(temporary)?;
         file.write_all(content)?;
         if durability == Durability::Power {
             file.sync_all()?;
@@ -45,11 +43,28 @@ pub fn create_private_dir(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
+/// Creates a file for this user alone, or empties the one that is there.
+pub fn create_private(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    let options = options.write(true).create(true).truncate(true).mode(0o600);
+    options.open(path)
+}
+
+/// Creates a file for this user alone; one that is there is an error.
+pub fn create_new_private(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true).mode(0o600).open(path)
+}
+
+/// Opens a file for appending, and creates it for this user alone if it is missing.
+pub fn append_private(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.append(true).create(true).mode(0o600).open(path)
+}
+
 /// Creates the file if it is missing, and takes every right to it from other users.
 pub fn make_private(path: &Path) -> io::Result<()> {
-    let mut options = OpenOptions::new();
-    let file = options.append(true).create(true).mode(0o600).open(path)?;
-    file.set_permissions(fs::Permissions::from_mode(0o600))
+    append_private(path)?.set_permissions(fs::Permissions::from_mode(0o600))
 }
 
 /// Removes a directory with all that is in it. A missing one is a success.
@@ -59,9 +74,14 @@ pub fn remove_tree(path: &Path) -> io::Result<()> {
 
 /// Takes the removal of a missing file or directory for a success.
 pub fn ignore_missing(removed: io::Result<()>) -> io::Result<()> {
-    match removed {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        done => done,
+    if_present(removed).map(Option::unwrap_or_default)
+}
+
+/// `None` instead of an error where the file or directory does not exist.
+pub fn if_present<T>(found: io::Result<T>) -> io::Result<Option<T>> {
+    match found {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        found => found.map(Some),
     }
 }
 

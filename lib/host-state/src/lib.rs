@@ -5,4 +5,4 @@ pub mod lock;
 mod process;
 pub mod trash;
 
-pub use process::{ProcessIdentity, boot_id, live_start_time, real_uid, start_time};
+pub use process::{ProcessIdentity, boot_id, live_start_time, node_name, real_uid, start_time};

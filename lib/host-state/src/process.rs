@@ -48,6 +48,12 @@ fn stat(pid: u32) -> Option<Stat> {
     process.stat().ok()
 }
 
+/// Host name of this node.
+pub fn node_name() -> String {
+    let uname = rustix::system::uname();
+    uname.nodename().to_string_lossy().into_owned()
+}
+
 /// The id of this boot. Pids and start times of another boot mean nothing.
 pub fn boot_id() -> io::Result<String> {
     let text = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;

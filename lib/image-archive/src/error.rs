@@ -50,6 +50,18 @@ pub enum ArchiveError {
 }
 
 impl ArchiveError {
+    /// The archive `label` cannot be read.
+    pub fn read(label: &str, source: io::Error) -> Self {
+        let label = label.to_owned();
+        Self::Read { label, source }
+    }
+
+    /// The content of archive `label` is invalid.
+    pub fn damaged(label: &str, reason: String) -> Self {
+        let label = label.to_owned();
+        Self::Damaged { label, reason }
+    }
+
     /// True if the archive is at fault, false if this node or the network is.
     pub fn is_image_fault(&self) -> bool {
         // Another node may be of the image's platform.

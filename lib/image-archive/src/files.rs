@@ -23,10 +23,7 @@ pub trait ImageFiles {
     fn read(&self, name: &str, max_bytes: u64) -> Result<Vec<u8>, ArchiveError>;
 
     fn damaged(&self, reason: String) -> ArchiveError {
-        ArchiveError::Damaged {
-            label: self.label().to_owned(),
-            reason,
-        }
+        ArchiveError::damaged(self.label(), reason)
     }
 }
 

@@ -39,10 +39,7 @@ impl Index {
         let read_failed =
             |source: io::Error, otherwise: &dyn Fn(&str) -> ArchiveError| match transport.failure()
             {
-                Some(source) => ArchiveError::Read {
-                    label: label.to_owned(),
-                    source,
-                },
+                Some(source) => ArchiveError::read(label, source),
                 None => otherwise(&source.to_string()),
             };
         let mut archive = RecordingReader::new(archive, &transport);
@@ -164,10 +161,7 @@ impl Index {
         archive
             .seek(SeekFrom::Start(range.offset))
             .and_then(|_| archive.take(range.size).read_to_end(&mut bytes))
-            .map_err(|source| ArchiveError::Read {
-                label: self.label.clone(),
-                source,
-            })?;
+            .map_err(|source| ArchiveError::read(&self.label, source))?;
         if (bytes.len() as u64) < range.size {
             return Err(self.damaged(format!("it ends within {name}")));
         }
@@ -175,10 +169,7 @@ impl Index {
     }
 
     fn damaged(&self, reason: String) -> ArchiveError {
-        ArchiveError::Damaged {
-            label: self.label.clone(),
-            reason,
-        }
+        ArchiveError::damaged(&self.label, reason)
     }
 }
 

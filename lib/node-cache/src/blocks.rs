@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 use arvados_client::keep::store::hash_block;
 use arvados_client::keep::{BlockHash, BlockSource, KeepError, Locator};
 use bytes::Bytes;
-use host_state::file::create_private_dir;
+use host_state::file::{create_private_dir, if_present};
 use host_state::lock::is_acquired;
 
 use super::eviction::{Limits, Space};
@@ -69,13 +69,8 @@ impl<S: BlockSource> BlockCache<S> {
     /// No cache: every block comes from `keep`.
     pub fn none(keep: S) -> Self {
         Self {
-            keep,
             dir: None,
-            others: Vec::new(),
-            limits: Limits::default(),
-            added: AtomicU64::new(0),
-            reserved: AtomicU64::new(0),
-            has_warned: AtomicBool::new(false),
+            ..Self::new(keep, Path::new(""), Limits::default(), Vec::new())
         }
     }
 
@@ -205,14 +200,10 @@ pub(super) fn block_path(dir: &Path, hash: &BlockHash) -> PathBuf {
 
 /// The content of a file of exactly `size` bytes. Updates the file's time of last use.
 fn read(path: &Path, size: u64) -> io::Result<Option<Block>> {
-    let mut file = match OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_NOFOLLOW)
-        .open(path)
-    {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
+    let mut options = OpenOptions::new();
+    let opened = options.read(true).custom_flags(libc::O_NOFOLLOW).open(path);
+    let Some(mut file) = if_present(opened)? else {
+        return Ok(None);
     };
     if file.metadata()?.len() != size {
         // A truncated file counts as damaged.

@@ -1,7 +1,6 @@
-//! Limits of the cache's size, and the choice of entries to remove.
+//! Limits of the cache's size.
 
 use std::str::FromStr;
-use std::time::SystemTime;
 
 use bytesize::ByteSize;
 
@@ -92,27 +91,10 @@ impl Limits {
     }
 }
 
-/// Least recently used entries that free `excess` bytes, as indices of `entries`. An entry is its
-/// size and time of last use.
-pub fn lru_victims(entries: &[(u64, SystemTime)], excess: u64) -> Vec<usize> {
-    let mut order: Vec<usize> = (0..entries.len()).collect();
-    order.sort_by_key(|block_path| entries[*block_path].1);
-    let mut freed = 0;
-    order
-        .into_iter()
-        .take_while(|block_path| {
-            let goes = freed < excess;
-            freed += entries[*block_path].0;
-            goes
-        })
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use std::time::Duration;
 
     const GIB: u64 = 1 << 30;
 
@@ -158,40 +140,19 @@ mod tests {
         assert!(!limits.has_room(10, 11, space(900)));
     }
 
-    #[test]
-    fn the_longest_unused_goes_first() {
-        let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
-        let entries = [(10, at(30)), (5, at(10)), (7, at(20))];
-        for (excess, gone) in [
-            (0, vec![]),
-            (1, vec![1]),
-            (5, vec![1]),
-            (6, vec![1, 2]),
-            (13, vec![1, 2, 0]),
-            (99, vec![1, 2, 0]),
-        ] {
-            assert_eq!(lru_victims(&entries, excess), gone, "{excess}");
-        }
-    }
-
     proptest! {
         #[test]
-        fn enough_goes_and_nothing_used_later_than_what_stays(
-            entries in prop::collection::vec((0u64..100, 0u64..50), 0..20),
-            excess in 0u64..500,
+        fn what_stays_is_within_both_limits_and_no_more_goes(
+            size in 0u64..1000, free in 0u64..1000, most in 0u64..1000, least in 0u64..1000,
         ) {
-            let entries: Vec<_> = entries.into_iter()
-                .map(|(size, s)| (size, SystemTime::UNIX_EPOCH + Duration::from_secs(s)))
-                .collect();
-            let gone = lru_victims(&entries, excess);
-            let freed: u64 = gone.iter().map(|n| entries[*n].0).sum();
-            let all: u64 = entries.iter().map(|(size, _)| size).sum();
-            prop_assert!(freed >= excess.min(all));
-            if let Some(last) = gone.last() {
-                prop_assert!(freed - entries[*last].0 < excess, "one too many");
-                let read_local = (0..entries.len()).filter(|n| !gone.contains(n));
-                prop_assert!(read_local.into_iter().all(|n| entries[n].1 >= entries[*last].1));
-            }
+            let limits = Limits {
+                size: SizeOrPercent::Bytes(most),
+                free: SizeOrPercent::Bytes(least),
+            };
+            let excess = limits.excess(size, Space { total: 2000, free });
+            let fits = |gone: u64| size - gone <= most && free + gone >= least;
+            prop_assert!(excess == size || (excess < size && fits(excess)));
+            prop_assert!(excess == 0 || !fits(excess - 1), "one too many");
         }
     }
 }

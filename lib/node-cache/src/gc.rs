@@ -12,7 +12,7 @@ use host_state::{lock, trash};
 
 use super::blocks::space;
 use super::entries::{self, Entry, Kind};
-use super::eviction::{Limits, lru_victims};
+use super::eviction::Limits;
 
 /// Minimum interval between collections by runs; an explicit `cache gc` ignores it.
 const GC_INTERVAL: Duration = Duration::from_secs(60);
@@ -54,26 +54,20 @@ pub fn collect(cache: &Path, limits: Limits) -> io::Result<GcStats> {
         size => limits.excess(size, space(cache)?),
     };
     stats.size += size;
-    while excess > 0 {
-        let ages: Vec<_> = entries.iter().map(|e| (e.size, e.used)).collect();
-        let mut gone = lru_victims(&ages, excess);
-        if gone.is_empty() {
+    entries.sort_by_key(|entry| entry.used);
+    for entry in entries {
+        if excess == 0 {
             break;
         }
-        gone.sort_unstable();
-        // From the back, so that the other indices stay valid.
-        for block_path in gone.into_iter().rev() {
-            let entry = entries.swap_remove(block_path);
-            match remove(&entry) {
-                Ok(true) => {
-                    stats.removed += 1;
-                    stats.freed += entry.size;
-                    stats.size -= entry.size;
-                    excess = excess.saturating_sub(entry.size);
-                }
-                Ok(false) => stats.in_use += 1,
-                Err(error) => log_not_removed(&entry, &error),
+        match remove(&entry) {
+            Ok(true) => {
+                stats.removed += 1;
+                stats.freed += entry.size;
+                stats.size -= entry.size;
+                excess = excess.saturating_sub(entry.size);
             }
+            Ok(false) => stats.in_use += 1,
+            Err(error) => log_not_removed(&entry, &error),
         }
     }
     empty_trash(cache)?;

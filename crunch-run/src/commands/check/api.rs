@@ -9,7 +9,9 @@ use jiff::Timestamp;
 
 use preflight::Finding;
 
-const CHECK_NAME: &str = "API server";
+use super::subject::Subject;
+
+pub const API_SERVER: Subject = Subject("API server");
 /// Timeout of one call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(6);
 /// Response time from which a warning is given.
@@ -48,10 +50,7 @@ pub async fn run(endpoint: Endpoint, token: TokenSource) -> (Vec<Finding>, Optio
         Ok(client) => client,
         Err(error) => {
             let mend = "name readable certificates (PEM) in SSL_CERT_FILE or with --ca-certs";
-            return (
-                vec![Finding::fail(CHECK_NAME, error.to_string(), mend)],
-                None,
-            );
+            return (vec![API_SERVER.fail(error.to_string(), mend)], None);
         }
     };
     let answer = match ask(&client, &host).await {
@@ -60,8 +59,7 @@ pub async fn run(endpoint: Endpoint, token: TokenSource) -> (Vec<Finding>, Optio
     };
     let mut findings = vec![evaluate(&host, &answer)];
     if insecure {
-        findings.push(Finding::warn(
-            CHECK_NAME,
+        findings.push(API_SERVER.warn(
             "ARVADOS_API_HOST_INSECURE is set: any certificate is accepted",
             "unset it, and name the server's certificate authority in SSL_CERT_FILE",
         ));
@@ -74,12 +72,11 @@ pub async fn run(endpoint: Endpoint, token: TokenSource) -> (Vec<Finding>, Optio
         TokenSource::Now => {}
         TokenSource::PerAttempt => {
             let words = "not tried, nor Keep: each attempt has a token of its own";
-            findings.push(Finding::ok("token", words));
+            findings.push(Subject("token").ok(words));
             return (findings, None);
         }
         TokenSource::None => {
-            findings.push(Finding::warn(
-                "token",
+            findings.push(Subject("token").warn(
                 "none given, so that neither it nor Keep was tried",
                 "give one with --token-file, or in ARVADOS_API_TOKEN",
             ));
@@ -96,7 +93,7 @@ pub async fn run(endpoint: Endpoint, token: TokenSource) -> (Vec<Finding>, Optio
 async fn ask(client: &Client, host: &str) -> Result<DiscoveryReply, Finding> {
     let began = Instant::now();
     let request = client.http().get(format!("https://{host}{DISCOVERY}"));
-    let failed = |words: String, mend: &str| Finding::fail(CHECK_NAME, words, mend);
+    let failed = |words: String, mend: &str| API_SERVER.fail(words, mend);
     let response = match request.timeout(CALL_TIMEOUT).send().await {
         Ok(response) => response,
         Err(error) => {
@@ -144,35 +141,29 @@ fn advice(reasons: &str) -> &'static str {
 fn evaluate(host: &str, answer: &DiscoveryReply) -> Finding {
     let milliseconds = answer.took.as_millis();
     match &answer.discovery {
-        Err(reason) => Finding::fail(
-            CHECK_NAME,
+        Err(reason) => API_SERVER.fail(
             format!("{host} answers, but its discovery document cannot be read: {reason}"),
             "check that ARVADOS_API_HOST is an Arvados API server and no other web server",
         ),
-        Ok(discovery) if discovery.uuid_prefix.is_empty() => Finding::fail(
-            CHECK_NAME,
+        Ok(discovery) if discovery.uuid_prefix.is_empty() => API_SERVER.fail(
             format!("{host} answers, but its discovery document names no cluster"),
             "check that ARVADOS_API_HOST is an Arvados API server and no other web server",
         ),
-        Ok(_) if answer.took > SLOW_REPLY => Finding::warn(
-            CHECK_NAME,
+        Ok(_) if answer.took > SLOW_REPLY => API_SERVER.warn(
             format!("{host} took {milliseconds} ms to answer"),
             "look at the server's load and at the network in between",
         ),
-        Ok(discovery) => Finding::ok(
-            CHECK_NAME,
-            format!(
-                "{host}, cluster {}, revision {}, answered in {milliseconds} ms",
-                discovery.uuid_prefix, discovery.revision
-            ),
-        ),
+        Ok(discovery) => API_SERVER.ok(format!(
+            "{host}, cluster {}, revision {}, answered in {milliseconds} ms",
+            discovery.uuid_prefix, discovery.revision
+        )),
     }
 }
 
 fn clock(server: Option<Timestamp>, ours: Timestamp) -> Finding {
-    let what = "clock";
+    let what = Subject("clock");
     let Some(server) = server else {
-        return Finding::ok(what, "not compared: the server does not send the time");
+        return what.ok("not compared: the server does not send the time");
     };
     let ahead = ours.as_second() - server.as_second();
     let seconds = ahead.abs();
@@ -182,28 +173,26 @@ fn clock(server: Option<Timestamp>, ours: Timestamp) -> Finding {
     };
     let mend = "synchronise it with chronyd or systemd-timesyncd, on this node and on the server";
     if seconds <= MAX_CLOCK_SKEW_OK {
-        return Finding::ok(what, "agrees with the API server's");
+        return what.ok("agrees with the API server's");
     }
     if seconds <= MAX_CLOCK_SKEW_WARN {
-        return Finding::warn(what, words, mend);
+        return what.warn(words, mend);
     }
-    Finding::fail(what, words, mend)
+    what.fail(words, mend)
 }
 
 fn evaluate_token(token: Result<Authorization, Error>, now: Timestamp) -> Finding {
-    let what = "token";
+    let what = Subject("token");
     let token = match token {
         Ok(token) => token,
         Err(error) if error.is_denied() => {
-            return Finding::fail(
-                what,
+            return what.fail(
                 format!("not accepted: {error}"),
                 "it is wrong or has expired: give a valid one",
             );
         }
         Err(error) => {
-            return Finding::fail(
-                what,
+            return what.fail(
                 format!("cannot be checked: {error}"),
                 "try again when the server answers",
             );
@@ -215,13 +204,11 @@ fn evaluate_token(token: Result<Authorization, Error>, now: Timestamp) -> Findin
     };
     let uuid = &token.uuid;
     match token.expires_at {
-        Some(end) if end <= now => Finding::fail(
-            what,
-            format!("{uuid} ended at {end}"),
-            "give one that is valid",
-        ),
-        Some(end) => Finding::ok(what, format!("{uuid}, {scopes}, until {end}")),
-        None => Finding::ok(what, format!("{uuid}, {scopes}, which does not expire")),
+        Some(end) if end <= now => {
+            what.fail(format!("{uuid} ended at {end}"), "give one that is valid")
+        }
+        Some(end) => what.ok(format!("{uuid}, {scopes}, until {end}")),
+        None => what.ok(format!("{uuid}, {scopes}, which does not expire")),
     }
 }
 

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 
 use preflight::Finding;
 
-const CHECK_NAME: &str = "Keep blocks";
+use super::subject::Subject;
+
+const KEEP_BLOCKS: Subject = Subject("Keep blocks");
 
 /// No finding if no directory is given.
 pub fn run(dirs: &[PathBuf]) -> Vec<Finding> {
@@ -27,14 +29,12 @@ fn first_of(dir: &Path) -> io::Result<bool> {
 fn evaluate(dir: &Path, seen: io::Result<bool>) -> Finding {
     let path = dir.display();
     match seen {
-        Ok(true) => Finding::ok(CHECK_NAME, format!("{path} can be read")),
-        Ok(false) => Finding::warn(
-            CHECK_NAME,
+        Ok(true) => KEEP_BLOCKS.ok(format!("{path} can be read")),
+        Ok(false) => KEEP_BLOCKS.warn(
             format!("{path} is empty: all blocks come from Keep servers"),
             "mount what belongs there, or leave --block-dir out on this node",
         ),
-        Err(error) => Finding::warn(
-            CHECK_NAME,
+        Err(error) => KEEP_BLOCKS.warn(
             format!("{path} cannot be read, so that all blocks come from Keep servers: {error}"),
             "let this user read it, or leave --block-dir out on this node",
         ),

@@ -1,15 +1,15 @@
 //! Checks control groups: version, whether containers can have groups, and which limits are
 //! enforceable. `engines` reports the limits of the job's own group where they cannot.
 
-use std::path::Path;
-
 use rustix::fs::{Access, access};
 
-use cgroup::limit_support::LimitSupport;
+use cgroup::limit_support::{LimitSupport, swap_is_used};
 use cgroup::{Layout, Mode};
 use preflight::Finding;
 
-const CHECK_NAME: &str = "cgroups";
+use super::subject::Subject;
+
+const CGROUPS: Subject = Subject("cgroups");
 const DELEGATE: &str = "have the scheduler or systemd delegate a group to the job (systemd: Delegate=yes; Slurm: \
     CgroupPlugin=cgroup/v2), or run crunch-run as root; else the scheduler must keep the limits (Slurm: \
     ConstrainRAMSpace=yes, ConstrainCores=yes; HTCondor: CGROUP_MEMORY_LIMIT_POLICY=hard)";
@@ -26,51 +26,38 @@ pub fn run() -> Vec<Finding> {
             let enforceable = LimitSupport::here(&layout);
             evaluate(layout.mode, &own, can_make, enforceable)
         }
-        Err(error) => vec![Finding::fail(
-            CHECK_NAME,
-            format!("/proc cannot be read: {error}"),
-            "mount /proc",
-        )],
+        Err(error) => vec![CGROUPS.fail(format!("/proc cannot be read: {error}"), "mount /proc")],
     }
 }
 
 fn evaluate(mode: Mode, own: &str, can_make: bool, can: LimitSupport) -> Vec<Finding> {
     if mode == Mode::Absent {
-        return vec![Finding::warn(
-            CHECK_NAME,
-            "none at /sys/fs/cgroup, so that only apptainer and the services can run containers, without limits",
+        return vec![CGROUPS.warn("none at /sys/fs/cgroup, so that only apptainer and the services can run containers, without limits",
             "mount them: mount -t cgroup2 none /sys/fs/cgroup",
         )];
     }
     let layout = format!("{mode}{own}");
     if !can_make {
-        return vec![Finding::warn(
-            CHECK_NAME,
-            format!(
+        return vec![CGROUPS.warn(format!(
                 "{layout}; this user cannot create groups below it: containers have the limits of this group"
             ),
             DELEGATE,
         )];
     }
     let (enforced, lacking) = split_by_support(can);
-    let mut findings = vec![Finding::ok(
-        CHECK_NAME,
-        format!("{layout}; this user can create groups for containers"),
-    )];
-    let what = "limits";
+    let mut findings = vec![CGROUPS.ok(format!(
+        "{layout}; this user can create groups for containers"
+    ))];
+    let what = Subject("limits");
     if lacking.is_empty() {
         let enforced = enforced.join(", ");
-        findings.push(Finding::ok(
-            what,
-            format!("the kernel can enforce {enforced}"),
-        ));
+        findings.push(what.ok(format!("the kernel can enforce {enforced}")));
     } else {
         let enforced = match enforced.is_empty() {
             true => "nothing".to_owned(),
             false => enforced.join(", "),
         };
-        findings.push(Finding::warn(
-            what,
+        findings.push(what.warn(
             format!(
                 "the kernel can enforce {enforced}, and not {}",
                 lacking.join(", ")
@@ -90,8 +77,7 @@ fn split_by_support(can: LimitSupport) -> (Vec<&'static str>, Vec<&'static str>)
         ("processes", can.pids),
         ("swap", can.swap),
     ];
-    let swap_is_used =
-        std::fs::read_to_string(Path::new("/proc/swaps")).is_ok_and(|t| t.lines().count() > 1);
+    let swap_is_used = swap_is_used();
     let (enforced, lacking): (Vec<_>, Vec<_>) = all
         .into_iter()
         .filter(|(name, enforced)| *name != "swap" || *enforced || swap_is_used)

@@ -2,14 +2,17 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use bytesize::ByteSize;
+use host_state::file::create_new_private;
 use rustix::fs::{StatVfsMountFlags, statfs, statvfs};
 
 use node_cache::Limits;
 use preflight::Finding;
+
+use super::subject::Subject;
 
 /// Network file systems by their magic number.
 const NETWORK_FILE_SYSTEMS: [(u32, &str); 6] = [
@@ -51,10 +54,7 @@ pub(super) fn existing(dir: &Path) -> &Path {
 impl DirectoryInfo {
     fn of(path: &Path) -> io::Result<Self> {
         let there = fs::symlink_metadata(path).ok();
-        let real = match &there {
-            Some(_) => fs::metadata(path).ok(),
-            None => None,
-        };
+        let real = there.as_ref().and_then(|_| fs::metadata(path).ok());
         let base = existing(path);
         let info = fs::metadata(base)?;
         let disk = statvfs(base)?;
@@ -82,11 +82,7 @@ impl DirectoryInfo {
 /// Creates a file and removes it.
 fn test_write(dir: &Path) -> io::Result<()> {
     let path = dir.join(format!(".crunch-run-check.{:016x}", fastrand::u64(..)));
-    fs::OpenOptions::new()
-        .create_new(true)
-        .write(true)
-        .mode(0o600)
-        .open(&path)?;
+    create_new_private(&path)?;
     fs::remove_file(path)
 }
 
@@ -112,12 +108,11 @@ pub fn run(cache: &Path, limits: Limits, scratch: &Path) -> Vec<Finding> {
 }
 
 /// Returns a failure if the directory is unusable for any purpose.
-fn unusable(what: &str, info: &DirectoryInfo) -> Option<Finding> {
+fn unusable(what: Subject, info: &DirectoryInfo) -> Option<Finding> {
     let path = info.path.display();
-    let other = format!("fix that, or name another directory with --{what}");
+    let other = format!("fix that, or name another directory with --{}", what.0);
     if info.is_dir == Some(false) {
-        return Some(Finding::fail(
-            what,
+        return Some(what.fail(
             format!("{path} is not a directory, or is a dangling link"),
             other,
         ));
@@ -127,19 +122,18 @@ fn unusable(what: &str, info: &DirectoryInfo) -> Option<Finding> {
         Some(error) => format!("nothing can be written there: {error}"),
         None => return None,
     };
-    Some(Finding::fail(what, format!("{path}: {reason}"), other))
+    Some(what.fail(format!("{path}: {reason}"), other))
 }
 
 fn evaluate_cache(info: &DirectoryInfo, limits: Limits, uid: u32, scratch: Option<u64>) -> Finding {
-    let what = "cache";
+    let what = Subject("cache");
     if let Some(finding) = unusable(what, info) {
         return finding;
     }
     let path = info.path.display();
     // A missing directory will be created with mode 700.
     if info.is_dir.is_some() && (info.owner != uid || info.mode & 0o022 != 0) {
-        return Finding::fail(
-            what,
+        return what.fail(
             format!(
                 "{path} belongs to uid {} with mode {:o}: other users could store images in it",
                 info.owner,
@@ -149,16 +143,14 @@ fn evaluate_cache(info: &DirectoryInfo, limits: Limits, uid: u32, scratch: Optio
         );
     }
     if let Some(kind) = info.network {
-        return Finding::warn(
-            what,
+        return what.warn(
             format!("{path} is on {kind}, which all nodes would share and wait for"),
             "name a directory on a disk of the node with --cache-dir",
         );
     }
     let (free, least) = (ByteSize(info.free), limits.free.of(info.total));
     if info.free <= least {
-        return Finding::warn(
-            what,
+        return what.warn(
             format!(
                 "{path} has {free} free, and --cache-free keeps {} free, so that nothing is cached",
                 ByteSize(least)
@@ -178,39 +170,36 @@ fn evaluate_cache(info: &DirectoryInfo, limits: Limits, uid: u32, scratch: Optio
         };
         finding.push_str(&format!(", on {same} scratch"));
     }
-    Finding::ok(what, finding)
+    what.ok(finding)
 }
 
 fn evaluate_scratch(info: &DirectoryInfo) -> Finding {
-    let what = "scratch";
+    let what = Subject("scratch");
     if let Some(finding) = unusable(what, info) {
         return finding;
     }
     let path = info.path.display();
     let another = "name another directory with --scratch-dir, on a disk of the node";
     if info.no_exec {
-        return Finding::fail(
-            what,
+        return what.fail(
             format!("{path} is mounted noexec, so that no program of a container can run from it"),
             another,
         );
     }
     if let Some(kind) = info.network {
-        return Finding::warn(
-            what,
+        return what.warn(
             format!("{path} is on {kind}, which cannot hold a container's own layer"),
             another,
         );
     }
     let free = ByteSize(info.free);
     if info.free < MIN_SCRATCH_BYTES {
-        return Finding::warn(
-            what,
+        return what.warn(
             format!("{path} has {free} free"),
             format!("free some space, or {another}"),
         );
     }
-    Finding::ok(what, format!("{path}{}, {free} free", creation_note(info)))
+    what.ok(format!("{path}{}, {free} free", creation_note(info)))
 }
 
 fn creation_note(info: &DirectoryInfo) -> &'static str {

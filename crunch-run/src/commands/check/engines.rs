@@ -5,6 +5,8 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use clap::ValueEnum;
+
 use crate::flags::EngineChoice;
 use container_engine::select::{self, EngineFactory};
 use container_engine::{Engine, EngineError, LimitCover, LimitKind, Limits, Unenforced};
@@ -86,7 +88,7 @@ fn report(choice: EngineChoice, engine: &WorkingEngine) -> EngineReport {
         false => Enforcement::Kernel,
     };
     EngineReport {
-        name: name(choice).to_owned(),
+        name: name(choice),
         memory: enforcement(LimitKind::Memory, Enforcement::Watched),
         cpus: enforcement(LimitKind::Cpus, Enforcement::Nothing),
         processes: enforcement(LimitKind::Processes, Enforcement::Nothing),
@@ -130,10 +132,8 @@ impl WorkingEngine {
     /// Sentences about limits that neither the engine nor the scheduler enforces.
     fn lacks(&self) -> Vec<&str> {
         let lacks = self.unenforced.iter();
-        lacks
-            .filter(|lack| lack.cover != LimitCover::Full)
-            .map(|lack| lack.sentence.as_str())
-            .collect()
+        let lacks = lacks.filter(|lack| lack.cover != LimitCover::Full);
+        lacks.map(|lack| lack.sentence.as_str()).collect()
     }
 }
 
@@ -141,16 +141,10 @@ fn is_service(choice: EngineChoice) -> bool {
     matches!(choice, EngineChoice::Docker | EngineChoice::Podman)
 }
 
-fn name(choice: EngineChoice) -> &'static str {
-    match choice {
-        EngineChoice::Auto => "auto",
-        EngineChoice::Builtin => "builtin",
-        EngineChoice::Oci => "oci",
-        EngineChoice::Apptainer => "apptainer",
-        EngineChoice::Singularity => "singularity",
-        EngineChoice::Docker => "docker",
-        EngineChoice::Podman => "podman",
-    }
+/// The name as in `--runtime-engine`.
+fn name(choice: EngineChoice) -> String {
+    let value = choice.to_possible_value();
+    value.map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
 fn advice(choice: EngineChoice) -> &'static str {

@@ -9,9 +9,11 @@ use tokio::process::Command;
 use container_engine::gpu::Registry;
 use preflight::Finding;
 
+use super::subject::Subject;
+
 /// Timeout of nvidia-smi; a hanging GPU makes it hang too.
 const NVIDIA_SMI_TIMEOUT: Duration = Duration::from_secs(10);
-const CHECK_NAME: &str = "GPUs";
+const GPUS: Subject = Subject("GPUs");
 
 /// State of the GPUs of this node.
 #[derive(Debug, Clone, Default)]
@@ -106,50 +108,39 @@ fn evaluate(info: &GpuState) -> Vec<Finding> {
     let mut findings = Vec::new();
     match (&info.nvidia_version, info.nvidia_nodes) {
         (None, 0) => {}
-        (Some(version), 0) => findings.push(Finding::warn(
-            CHECK_NAME,
+        (Some(version), 0) => findings.push(GPUS.warn(
             format!("NVIDIA's driver {version} is loaded, and there are no device nodes"),
             "nvidia-modprobe -c 0 -u, and nvidia-persistenced at boot",
         )),
-        (None, nodes) => findings.push(Finding::warn(
-            CHECK_NAME,
+        (None, nodes) => findings.push(GPUS.warn(
             format!("{nodes} NVIDIA device nodes, and no driver in the kernel"),
             "load it: modprobe nvidia; or remove what is left of it in /dev",
         )),
-        (Some(version), nodes) => findings.push(Finding::ok(
-            CHECK_NAME,
-            format!("{nodes} of NVIDIA, driver {version}"),
-        )),
+        (Some(version), nodes) => {
+            findings.push(GPUS.ok(format!("{nodes} of NVIDIA, driver {version}")))
+        }
     }
     match &info.nvidia_smi {
         Some(Ok(listed)) if *listed == info.nvidia_nodes => {}
-        Some(Ok(listed)) => findings.push(Finding::warn(
-            CHECK_NAME,
-            format!("nvidia-smi lists {listed}, and there are {} device nodes", info.nvidia_nodes),
+        Some(Ok(listed)) => findings.push(GPUS.warn(format!("nvidia-smi lists {listed}, and there are {} device nodes", info.nvidia_nodes),
             "look for the missing one in dmesg (NVRM, Xid)",
         )),
         Some(Err(reason)) if info.nvidia_nodes > 0 || info.nvidia_version.is_some() => findings
-            .push(Finding::warn(
-                CHECK_NAME,
-                format!("nvidia-smi does not list them: {reason}"),
+            .push(GPUS.warn(format!("nvidia-smi does not list them: {reason}"),
                 "driver and tools may be of two versions, or a GPU is lost: see dmesg; reboot the node",
             )),
         _ => {}
     }
     match (info.has_kfd, info.render_nodes) {
-        (true, 0) => findings.push(Finding::warn(
-            CHECK_NAME,
+        (true, 0) => findings.push(GPUS.warn(
             "/dev/kfd is there, and no /dev/dri/renderD*",
             "load AMD's driver whole: modprobe amdgpu",
         )),
-        (true, nodes) => findings.push(Finding::ok(
-            CHECK_NAME,
-            format!("/dev/kfd (AMD) and {nodes} render nodes"),
-        )),
+        (true, nodes) => findings.push(GPUS.ok(format!("/dev/kfd (AMD) and {nodes} render nodes"))),
         (false, _) => {}
     }
     if findings.is_empty() {
-        findings.push(Finding::ok(CHECK_NAME, "none"));
+        findings.push(GPUS.ok("none"));
     }
     findings.extend(evaluate_cdi(&info.cdi));
     findings
@@ -157,17 +148,17 @@ fn evaluate(info: &GpuState) -> Vec<Finding> {
 
 /// Evaluates CDI. If specifications describe any device of a kind, they alone are used.
 fn evaluate_cdi(cdi: &Cdi) -> Vec<Finding> {
-    let what = "CDI";
+    let what = Subject("CDI");
     let places = &cdi.places;
     let problems = cdi.problems.iter().map(|problem| {
         let mend = "fix or remove it; for NVIDIA: nvidia-ctk cdi generate";
-        Finding::warn(what, problem, mend)
+        what.warn(problem, mend)
     });
     let described = match &cdi.described {
         Some(devices) => format!("{devices}, described in {places}"),
         None => format!("no device is described in {places}; GPUs are found by their nodes"),
     };
-    problems.chain([Finding::ok(what, described)]).collect()
+    problems.chain([what.ok(described)]).collect()
 }
 
 #[cfg(test)]

@@ -8,7 +8,9 @@ use bytes::Bytes;
 
 use preflight::Finding;
 
-const CHECK_NAME: &str = "Keep";
+use super::subject::Subject;
+
+pub const KEEP: Subject = Subject("Keep");
 /// Timeout of a stalled service.
 const STALL_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -30,23 +32,20 @@ pub async fn run(client: &Client) -> Vec<Finding> {
     let services = keep.services().current();
     let count = services.len();
     if count == 0 {
-        return vec![Finding::fail(
-            CHECK_NAME,
-            "the API server lists no service for this token",
+        return vec![KEEP.fail("the API server lists no service for this token",
             "start one and list it in the cluster's configuration; this node may count as external, then a proxy is needed",
         )];
     }
     let names = services.iter().map(|service| service.root().to_string());
-    let listed = Finding::ok(
-        CHECK_NAME,
-        format!("{count} services: {}", names.collect::<Vec<_>>().join(", ")),
-    );
+    let listed = KEEP.ok(format!(
+        "{count} services: {}",
+        names.collect::<Vec<_>>().join(", ")
+    ));
     vec![listed, round_trip(&keep, copies).await]
 }
 
 fn unknown(reason: &str) -> Finding {
-    Finding::fail(
-        CHECK_NAME,
+    KEEP.fail(
         format!("its services cannot be listed: {reason}"),
         "give a token that may read keep_services, or name the services in ARVADOS_KEEP_SERVICES",
     )
@@ -66,24 +65,16 @@ async fn round_trip(keep: &KeepClient, copies: u32) -> Finding {
     let locator = match keep.put(data.clone()).await {
         Ok(locator) => locator,
         Err(error) => {
-            return Finding::fail(
-                CHECK_NAME,
-                format!("a block cannot be stored: {error}"),
-                advice,
-            );
+            return KEEP.fail(format!("a block cannot be stored: {error}"), advice);
         }
     };
     match keep.get(&locator).await {
-        Ok(back) if back == data => Finding::ok(
-            CHECK_NAME,
-            format!(
-                "a block was stored {copies} times and read again in {} ms",
-                began.elapsed().as_millis()
-            ),
-        ),
-        Ok(_) => Finding::fail(CHECK_NAME, "a block came back with other content", advice),
-        Err(error) => Finding::fail(
-            CHECK_NAME,
+        Ok(back) if back == data => KEEP.ok(format!(
+            "a block was stored {copies} times and read again in {} ms",
+            began.elapsed().as_millis()
+        )),
+        Ok(_) => KEEP.fail("a block came back with other content", advice),
+        Err(error) => KEEP.fail(
             format!("a block was stored, and cannot be read again: {error}"),
             advice,
         ),

@@ -8,6 +8,8 @@ use rustix::process::{Resource, Rlimit, getrlimit};
 use container_engine::kernel_version;
 use preflight::Finding;
 
+use super::subject::Subject;
+
 /// Minimum version for overlay mounts by ordinary users.
 const MIN_KERNEL_USER_OVERLAY: (u32, u32) = (5, 11);
 /// Minimum version with the cgroups, namespaces and system calls that every engine needs.
@@ -16,15 +18,11 @@ const MIN_KERNEL: (u32, u32) = (4, 18);
 const MIN_OPEN_FILES: u64 = 4096;
 
 pub fn run() -> Vec<Finding> {
-    let release = rustix::system::uname()
-        .release()
-        .to_string_lossy()
-        .into_owned();
+    let uname = rustix::system::uname();
+    let release = uname.release().to_string_lossy();
     let file_systems = fs::read_to_string("/proc/filesystems").unwrap_or_default();
-    let module = Path::new("/lib/modules")
-        .join(&release)
-        .join("kernel/fs/overlayfs")
-        .exists();
+    let module = format!("/lib/modules/{release}/kernel/fs/overlayfs");
+    let module = Path::new(&module).exists();
     let is_root = rustix::process::geteuid().is_root();
     vec![
         version(&release, is_root),
@@ -34,35 +32,32 @@ pub fn run() -> Vec<Finding> {
 }
 
 fn version(release: &str, is_root: bool) -> Finding {
-    let what = "kernel";
+    let what = Subject("kernel");
     match kernel_version(release) {
-        Some(version) if version < MIN_KERNEL => Finding::fail(
-            what,
+        Some(version) if version < MIN_KERNEL => what.fail(
             format!("Linux {release} is too old"),
             format!(
                 "containers need Linux {}.{} or newer",
                 MIN_KERNEL.0, MIN_KERNEL.1
             ),
         ),
-        Some(version) if version < MIN_KERNEL_USER_OVERLAY && !is_root => Finding::warn(
-            what,
+        Some(version) if version < MIN_KERNEL_USER_OVERLAY && !is_root => what.warn(
             format!("Linux {release} lets no ordinary user mount overlays"),
             "use apptainer, or Linux 5.11 or newer",
         ),
-        _ => Finding::ok(what, format!("Linux {release}")),
+        _ => what.ok(format!("Linux {release}")),
     }
 }
 
 fn overlay(file_systems: &str, has_module: bool, is_root: bool) -> Finding {
-    let what = "overlayfs";
+    let what = Subject("overlayfs");
     let is_there = file_systems
         .lines()
         .any(|line| line.split_whitespace().last() == Some("overlay"));
     match (is_there, has_module && is_root) {
-        (true, _) => Finding::ok(what, "the kernel has it"),
-        (false, true) => Finding::ok(what, "a module that is loaded when it is needed"),
-        (false, false) => Finding::warn(
-            what,
+        (true, _) => what.ok("the kernel has it"),
+        (false, true) => what.ok("a module that is loaded when it is needed"),
+        (false, false) => what.warn(
             "the kernel does not have it loaded, and images are laid over each other with it",
             "modprobe overlay, and name it in /etc/modules-load.d",
         ),
@@ -70,7 +65,7 @@ fn overlay(file_systems: &str, has_module: bool, is_root: bool) -> Finding {
 }
 
 fn open_files(limit: Rlimit) -> Finding {
-    let what = "open files";
+    let what = Subject("open files");
     let number =
         |limit: Option<u64>| limit.map_or_else(|| "any number".to_owned(), |n| n.to_string());
     let finding = format!(
@@ -79,14 +74,12 @@ fn open_files(limit: Rlimit) -> Finding {
         number(limit.maximum)
     );
     match limit.maximum {
-        Some(most) if most < MIN_OPEN_FILES => Finding::warn(
-            what,
-            finding,
+        Some(most) if most < MIN_OPEN_FILES => what.warn(finding,
             format!(
                 "give jobs at least {MIN_OPEN_FILES}: LimitNOFILE of slurmd's or condor's service, or limits.conf"
             ),
         ),
-        _ => Finding::ok(what, finding),
+        _ => what.ok(finding),
     }
 }
 

@@ -10,6 +10,7 @@ mod gpus;
 mod keep;
 mod kernel;
 mod seccomp;
+mod subject;
 mod user_namespaces;
 
 use std::io::{self, Write};
@@ -22,12 +23,11 @@ use arvados_client::Endpoint;
 use arvados_client::endpoint::EndpointError;
 use clap::Parser;
 
-use self::api::TokenSource;
-use crate::attempt::{SettingsError, cdi_dirs, default_cache, endpoint};
-use crate::flags::{self as run_flags, EngineChoice};
-use container_engine::select::EngineFactory;
+use self::api::{API_SERVER, TokenSource};
+use self::subject::Subject;
+use crate::attempt::{SettingsError, endpoint};
+use crate::flags::{self as run_flags, NodeFlags};
 use node_cache::image::ImageStore;
-use node_cache::{Limits, SizeOrPercent};
 use preflight::{EngineReport, Finding, NodeReport, Report};
 
 /// Timeout of one part; all parts run at the same time.
@@ -57,59 +57,12 @@ pub struct Flags {
     #[arg(long)]
     offline: bool,
 
-    /// Engine that crunch-run uses on this node
-    #[arg(long, value_enum, default_value_t = EngineChoice::Auto, value_name = "ENGINE")]
-    runtime_engine: EngineChoice,
-
-    /// Program of the engine "oci" [default: crun, or else runc]
-    #[arg(long, value_name = "PROGRAM")]
-    oci_runtime: Option<PathBuf>,
-
-    /// Socket of the docker or podman service [default: DOCKER_HOST or CONTAINER_HOST, or the usual
-    /// paths]
-    #[arg(long, value_name = "PATH")]
-    docker_socket: Option<PathBuf>,
-
-    /// The group above that of this process is delegated to this user, as for crunch-run
-    #[arg(long)]
-    delegated_group: bool,
-
-    /// Directory of the node's cache [default: /var/cache/crunch-run, or in ~/.cache]
-    #[arg(long, value_name = "DIR")]
-    cache_dir: Option<PathBuf>,
-
-    /// Maximum size of the cache, like 50GiB or 20% of its file system
-    #[arg(long, value_name = "SIZE|PERCENT", default_value_t = Limits::default().size)]
-    cache_size: SizeOrPercent,
-
-    /// Space that the cache leaves free on its file system, like 50GiB or 10%
-    #[arg(long, value_name = "SIZE|PERCENT", default_value_t = Limits::default().free)]
-    cache_free: SizeOrPercent,
-
-    /// Directory of scratch files [default: TMPDIR]
-    #[arg(long, value_name = "DIR")]
-    scratch_dir: Option<PathBuf>,
-
-    /// Directory with blocks of a Keep server on this node; may be given several times
-    #[arg(long, value_name = "DIR")]
-    block_dir: Vec<PathBuf>,
-
-    /// Profile of system calls, or "off"
-    #[arg(long, value_name = "FILE|off")]
-    seccomp: Option<PathBuf>,
-
-    /// Directory with CDI specifications of GPUs; may be given several times [default: /etc/cdi and
-    /// /var/run/cdi]
-    #[arg(long, value_name = "DIR")]
-    cdi_spec_dir: Vec<PathBuf>,
+    #[command(flatten)]
+    node: NodeFlags,
 
     /// File with a token to check [default: ARVADOS_API_TOKEN]
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-
-    /// Trust only the certificates in this file (as SSL_CERT_FILE)
-    #[arg(long, value_name = "FILE")]
-    ca_certs: Option<PathBuf>,
 
     /// Whether the flags are those of a run (`--check`).
     #[arg(skip)]
@@ -122,19 +75,8 @@ impl From<run_flags::Flags> for Flags {
         Self {
             json: true,
             offline: false,
-            runtime_engine: flags.runtime_engine,
-            oci_runtime: flags.oci_runtime,
-            docker_socket: flags.docker_socket,
-            delegated_group: flags.delegated_group,
-            cache_dir: flags.cache_dir,
-            cache_size: flags.cache_size,
-            cache_free: flags.cache_free,
-            scratch_dir: flags.scratch_dir,
-            block_dir: flags.block_dir,
-            seccomp: flags.seccomp,
-            cdi_spec_dir: flags.cdi_spec_dir,
+            node: flags.node,
             token_file: None,
-            ca_certs: flags.ca_certs,
             of_a_run: true,
         }
     }
@@ -163,32 +105,17 @@ pub fn run(flags: &Flags) -> anyhow::Result<ExitCode> {
 
 async fn collect_findings(flags: &Flags) -> NodeReport {
     let env = crate::environment::variable;
-    let cache = flags
-        .cache_dir
-        .clone()
-        .unwrap_or_else(|| default_cache(env));
-    let scratch = flags
-        .scratch_dir
-        .clone()
-        .unwrap_or_else(crate::environment::temp_dir);
-    let (blocks, specs) = (flags.block_dir.clone(), cdi_dirs(&flags.cdi_spec_dir));
-    let limits = Limits {
-        size: flags.cache_size,
-        free: flags.cache_free,
-    };
+    let (node, cache) = (&flags.node, flags.node.cache.path());
+    let scratch = node.scratch_dir.clone();
+    let scratch = scratch.unwrap_or_else(crate::environment::temp_dir);
+    let (blocks, specs) = (node.block_dir.clone(), node.cdi_dirs());
+    let limits = node.cache_limits.limits();
     let (server, secret) = match flags.offline {
         true => (Server::Offline, String::new()),
         false => server(flags, &env),
     };
-    let trials = Trials {
-        wanted: flags.runtime_engine,
-        oci_runtime: flags.oci_runtime.clone(),
-        docker_socket: flags.docker_socket.clone(),
-        delegated_group: flags.delegated_group,
-        chosen: Arc::default(),
-    };
-    let chosen = trials.chosen.clone();
-    let profile = flags.seccomp.clone();
+    let chosen: Arc<OnceLock<EngineReport>> = Arc::default();
+    let profile = node.seccomp.clone();
     let files = [cache.clone(), scratch.clone()];
     let parts = [
         part("kernel", blocking(kernel::run)),
@@ -197,7 +124,7 @@ async fn collect_findings(flags: &Flags) -> NodeReport {
             "user namespaces",
             blocking(move || user_namespaces::run(&[&files[0], &files[1]])),
         ),
-        part("engines", trials.run()),
+        part("engines", try_engines(node.clone(), chosen.clone())),
         part(
             "seccomp",
             blocking(move || seccomp::run(profile.as_deref())),
@@ -215,10 +142,7 @@ async fn collect_findings(flags: &Flags) -> NodeReport {
         findings.extend(part.await.unwrap_or_default());
     }
     NodeReport {
-        host: rustix::system::uname()
-            .nodename()
-            .to_string_lossy()
-            .into_owned(),
+        host: host_state::node_name(),
         uid: rustix::process::geteuid().as_raw(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         granted_gpus: crate::gpu::granted_ids(env),
@@ -232,20 +156,19 @@ fn part(
     what: &'static str,
     check: impl Future<Output = Vec<Finding>> + Send + 'static,
 ) -> tokio::task::JoinHandle<Vec<Finding>> {
+    let what = Subject(what);
     tokio::spawn(async move {
         let looking = tokio::spawn(check);
         let stop = looking.abort_handle();
         match tokio::time::timeout(PART_TIMEOUT, looking).await {
             Ok(Ok(findings)) => findings,
-            Ok(Err(error)) => vec![Finding::fail(
-                what,
+            Ok(Err(error)) => vec![what.fail(
                 format!("the check itself failed: {error}"),
                 "report this as a fault of crunch-run",
             )],
             Err(_) => {
                 stop.abort();
-                vec![Finding::fail(
-                    what,
+                vec![what.fail(
                     format!("no answer within {} s", PART_TIMEOUT.as_secs()),
                     "look for a mount or a service that hangs",
                 )]
@@ -261,41 +184,18 @@ async fn blocking(check: impl FnOnce() -> Vec<Finding> + Send + 'static) -> Vec<
     }
 }
 
-/// Settings of the engine trials.
-struct Trials {
-    wanted: EngineChoice,
-    oci_runtime: Option<PathBuf>,
-    docker_socket: Option<PathBuf>,
-    delegated_group: bool,
-    chosen: Arc<OnceLock<EngineReport>>,
-}
-
-impl Trials {
-    /// Runs the trials in a temporary directory.
-    async fn run(self) -> Vec<Finding> {
-        let failed = |reason: String| {
-            vec![Finding::fail(
-                "engines",
-                format!("none can be tried: {reason}"),
-                "let TMPDIR name a directory that this user may write to",
-            )]
-        };
-        let trial_dir = match TrialDir::new() {
-            Ok(trial_dir) => trial_dir,
-            Err(error) => return failed(error.to_string()),
-        };
-        let store = match ImageStore::open(&trial_dir.0.join("store")) {
-            Ok(store) => store,
-            Err(error) => return failed(error.to_string()),
-        };
-        let engines = EngineFactory {
-            store,
-            oci_runtime: self.oci_runtime,
-            docker_socket: self.docker_socket,
-            delegated_group: self.delegated_group,
-            user_namespace: false,
-        };
-        engines::run(self.wanted, engines, &trial_dir.0, &self.chosen).await
+/// Tries the engines in a temporary directory.
+async fn try_engines(node: NodeFlags, chosen: Arc<OnceLock<EngineReport>>) -> Vec<Finding> {
+    let prepared = TrialDir::new().map_err(anyhow::Error::new).and_then(|dir| {
+        let store = ImageStore::open(&dir.0.join("store"))?;
+        Ok((dir, node.engines(store, false)))
+    });
+    match prepared {
+        Ok((dir, engines)) => engines::run(node.runtime_engine, engines, &dir.0, &chosen).await,
+        Err(error) => vec![Subject("engines").fail(
+            format!("none can be tried: {error}"),
+            "let TMPDIR name a directory that this user may write to",
+        )],
     }
 }
 
@@ -336,7 +236,7 @@ fn server(flags: &Flags, env: &impl Fn(&str) -> Option<String>) -> (Server, Stri
             _ => env(name),
         };
         let file = flags.token_file.as_deref().filter(|_| token.is_none());
-        endpoint(file, flags.ca_certs.as_deref(), PART_TIMEOUT, &with)
+        endpoint(file, flags.node.ca_certs.as_deref(), PART_TIMEOUT, &with)
     };
     let (found, token) = match endpoint_with(flags.of_a_run.then_some(NO_TOKEN)) {
         Err(SettingsError::Endpoint(EndpointError::NoToken)) => {
@@ -355,37 +255,29 @@ fn server(flags: &Flags, env: &impl Fn(&str) -> Option<String>) -> (Server, Stri
             let secret = given.split('/').nth(2).unwrap_or(given).to_owned();
             (Server::Known { endpoint, token }, secret)
         }
-        Err(error @ SettingsError::Endpoint(EndpointError::NoHost)) if flags.of_a_run => {
-            let finding = Finding::fail(
-                "API server",
-                error.to_string(),
-                "the variables of the dispatcher do not come here: look at what the scheduler or a wrapper does to the environment of jobs, as --export=NONE does",
-            );
-            (Server::Unusable(finding), String::new())
-        }
-        Err(error @ SettingsError::Endpoint(EndpointError::NoHost)) => {
-            let finding = Finding::warn(
-                "API server",
-                error.to_string(),
-                "give this check the environment that crunch-run gets here, or --offline",
-            );
-            (Server::Unusable(finding), String::new())
-        }
         Err(error) => {
-            let finding = Finding::fail(
-                "API server",
-                error.to_string(),
-                "correct the environment or the flag",
-            );
+            let has_no_host = matches!(error, SettingsError::Endpoint(EndpointError::NoHost));
+            let error = error.to_string();
+            let finding = match (has_no_host, flags.of_a_run) {
+                (true, true) => API_SERVER.fail(
+                    error,
+                    "the variables of the dispatcher do not come here: look at what the scheduler or a wrapper does to the environment of jobs, as --export=NONE does",
+                ),
+                (true, false) => API_SERVER.warn(
+                    error,
+                    "give this check the environment that crunch-run gets here, or --offline",
+                ),
+                (false, _) => API_SERVER.fail(error, "correct the environment or the flag"),
+            };
             (Server::Unusable(finding), String::new())
         }
     }
 }
 
 async fn ask(server: Server) -> Vec<Finding> {
-    let not_tried = |what: &str| Finding::ok(what, "not tried: --offline");
+    let not_tried = |what: Subject| what.ok("not tried: --offline");
     match server {
-        Server::Offline => vec![not_tried("API server"), not_tried("Keep")],
+        Server::Offline => vec![not_tried(API_SERVER), not_tried(keep::KEEP)],
         Server::Unusable(finding) => vec![finding],
         Server::Known { endpoint, token } => {
             let (mut findings, client) = api::run(endpoint, token).await;

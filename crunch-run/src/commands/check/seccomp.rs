@@ -5,25 +5,25 @@ use std::path::Path;
 use container_engine::Seccomp;
 use preflight::Finding;
 
+use super::subject::Subject;
+
 use crate::flags::read_seccomp;
 
-const CHECK_NAME: &str = "seccomp";
+const SECCOMP: Subject = Subject("seccomp");
 
 /// No finding without the flag.
 pub fn run(flag: Option<&Path>) -> Vec<Finding> {
     let finding = match read_seccomp(flag) {
         Ok(Seccomp::Default) => return Vec::new(),
-        Ok(Seccomp::Off) => Finding::warn(
-            CHECK_NAME,
+        Ok(Seccomp::Off) => SECCOMP.warn(
             "containers may use all system calls (--seccomp=off)",
             "remove the flag, or give a profile that allows what the containers need",
         ),
-        Ok(Seccomp::Profile(profile)) => Finding::ok(
-            CHECK_NAME,
-            format!("the profile {} can be used", profile.path.display()),
-        ),
-        Err(error) => Finding::fail(
-            CHECK_NAME,
+        Ok(Seccomp::Profile(profile)) => SECCOMP.ok(format!(
+            "the profile {} can be used",
+            profile.path.display()
+        )),
+        Err(error) => SECCOMP.fail(
             error.to_string(),
             "correct the profile, or remove --seccomp",
         ),

@@ -7,9 +7,11 @@ use std::path::Path;
 
 use preflight::Finding;
 
+use super::subject::Subject;
+
 use super::directories::existing;
 
-const CHECK_NAME: &str = "user namespaces";
+const USER_NAMESPACES: Subject = Subject("user namespaces");
 
 /// Settings of the system.
 #[derive(Debug, Clone, Default)]
@@ -73,26 +75,23 @@ fn evaluate(info: &UserNamespaceSupport) -> Finding {
     match &info.root {
         Some(Ok(())) => {
             let finding = "root's containers get users of their own (engines builtin and oci), if overlayfs takes mapped layers (Linux 5.19)";
-            return Finding::ok(CHECK_NAME, finding);
+            return USER_NAMESPACES.ok(finding);
         }
         Some(Err(reason)) => {
             let finding = format!("root's containers have the users of this node: {reason}");
-            return Finding::ok(CHECK_NAME, finding);
+            return USER_NAMESPACES.ok(finding);
         }
         None => {}
     }
     match (info.most, info.forbidden_by) {
         (None | Some(0), _) => {
-            return Finding::warn(
-                CHECK_NAME,
-                "the kernel allows none, so that an ordinary user has only podman's or docker's service",
+            return USER_NAMESPACES.warn("the kernel allows none, so that an ordinary user has only podman's or docker's service",
                 "sysctl user.max_user_namespaces=15000, in /etc/sysctl.d too",
             );
         }
         (_, Some(switch)) => {
             let value = u8::from(switch == "kernel.unprivileged_userns_clone");
-            return Finding::warn(
-                CHECK_NAME,
+            return USER_NAMESPACES.warn(
                 format!("{switch} forbids them to ordinary users"),
                 format!("sysctl {switch}={value}, in /etc/sysctl.d too"),
             );
@@ -100,20 +99,16 @@ fn evaluate(info: &UserNamespaceSupport) -> Finding {
         (Some(_), None) => {}
     }
     if !info.has_range {
-        return Finding::warn(
-            CHECK_NAME,
-            "allowed, with this user as the only one: an image's other users and groups do not work",
+        return USER_NAMESPACES.warn("allowed, with this user as the only one: an image's other users and groups do not work",
             "give the user a range in /etc/subuid and /etc/subgid: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 USER",
         );
     }
     if !info.has_newuidmap {
-        return Finding::warn(
-            CHECK_NAME,
-            "allowed, but the ranges in /etc/subuid and /etc/subgid cannot be used without newuidmap and newgidmap",
+        return USER_NAMESPACES.warn("allowed, but the ranges in /etc/subuid and /etc/subgid cannot be used without newuidmap and newgidmap",
             "install uidmap (Debian) or shadow-utils (Red Hat)",
         );
     }
-    Finding::ok(CHECK_NAME, "allowed, with a range of further users")
+    USER_NAMESPACES.ok("allowed, with a range of further users")
 }
 
 #[cfg(test)]

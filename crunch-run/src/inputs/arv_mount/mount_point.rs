@@ -9,6 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use container_engine::command::output_within;
+use host_state::file::ignore_missing;
 use rustix::mount::{UnmountFlags, unmount};
 
 /// Timeout of FUSE's helper for one unmount.
@@ -22,10 +23,7 @@ impl MountPoint {
     /// Unmounts what an earlier attempt left there.
     pub fn make(path: &Path) -> io::Result<Self> {
         detach(path)?;
-        match fs::remove_dir(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+        ignore_missing(fs::remove_dir(path))?;
         fs::DirBuilder::new().mode(0o700).create(path)?;
         Ok(Self(path.to_owned()))
     }

@@ -49,13 +49,11 @@ pub fn build(
         .seccomp
         .halves()
         .map_err(|e| cannot_create("its filter of system calls", e))?;
-    let profile = match &filter.inner {
-        Some(rules) => Some(
-            write_profile(&spec.dir, rules)
-                .map_err(|e| cannot_create("its filter of system calls", e))?,
-        ),
-        None => None,
-    };
+    let profile = filter.inner.as_ref();
+    let profile = profile
+        .map(|rules| write_profile(&spec.dir, rules))
+        .transpose();
+    let profile = profile.map_err(|e| cannot_create("its filter of system calls", e))?;
     let method = LaunchMethod::Command {
         program: program.path.clone(),
         arguments: arguments(spec.privileged, profile.as_deref(), sandbox, &binds),

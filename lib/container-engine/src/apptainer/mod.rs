@@ -47,10 +47,7 @@ impl ShimRuntime for ApptainerRuntime {
 
     fn find(&self) -> Result<Runtime, EngineError> {
         let name = self.variant.name();
-        let unavailable = |reason: String| EngineError::Unavailable {
-            engine: name,
-            reason,
-        };
+        let unavailable = |reason: String| EngineError::unavailable(name, reason);
         let path = which::which(name).map_err(|_| unavailable(format!("{name} is not in PATH")))?;
         version_of(&path).map_err(unavailable)?;
         Ok(Runtime::Apptainer(ApptainerProgram {
@@ -70,29 +67,23 @@ impl ShimRuntime for ApptainerRuntime {
         gpus: Option<&GpuAccess>,
         delegated: bool,
     ) -> Vec<Unenforced> {
-        if !self.privileged {
-            let mut sentences = match delegated {
-                true => limits::unenforced_here(limits, gpus),
-                false => limits::unenforced_without_cgroup(limits, gpus, limits::NO_GROUPS),
-            };
-            let hooks = hooks_not_run(gpus, self.variant.name());
-            sentences.extend(hooks.map(Unenforced::from));
-            return sentences;
+        let name = self.variant.name();
+        let mut all = if self.privileged {
+            let why = format!("the {name} engine sets none");
+            limits::unenforced_without_cgroup(limits, gpus, &why)
+        } else {
+            limits::unenforced_by_group(limits, gpus, delegated)
+        };
+        if self.privileged {
+            let unmasked = format!(
+                "with {name} run by root, the container is not kept from changing the node's settings in /proc and /sys"
+            );
+            all.push(unmasked.into());
         }
-        let why = format!("the {} engine sets none", self.variant.name());
-        let mut sentences = limits::unenforced_without_cgroup(limits, gpus, &why);
-        let unmasked = format!(
-            "with {} run by root, the container is not kept from changing the node's settings in /proc and /sys",
-            self.variant.name()
-        );
-        sentences.push(unmasked.into());
-        let hooks = hooks_not_run(gpus, self.variant.name());
-        sentences.extend(hooks.map(Unenforced::from));
-        sentences
+        // Only an OCI runtime runs the hooks of the vendor's specification.
+        if gpus.is_some_and(|gpus| gpus.hooks.is_some()) {
+            all.push(gpu::hooks_not_run(name).into());
+        }
+        all
     }
-}
-
-/// A warning where the vendor's specification has hooks, which only an OCI runtime runs.
-fn hooks_not_run(gpus: Option<&GpuAccess>, engine: &str) -> Option<String> {
-    gpus?.hooks.is_some().then(|| gpu::hooks_not_run(engine))
 }

@@ -3,11 +3,12 @@
 use std::fs;
 use std::io::Write;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::rc::Rc;
 
 use arvados_client::error::with_causes;
+use host_state::file::create_new_private;
 use libcontainer::container::builder::ContainerBuilder;
 use libcontainer::syscall::syscall::SyscallType;
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -101,13 +102,13 @@ pub fn build(
     match created {
         Ok(container) => Ok(Box::new(BuiltinInit::new(container, report)?)),
         // The launcher's report is more precise than libcontainer's error.
-        Err(error) => Err(read_report(&report).unwrap_or_else(|| StartError::Runtime {
-            reason: format!(
+        Err(error) => Err(read_report(&report).unwrap_or_else(|| {
+            StartError::runtime(format!(
                 "{} (root file system {} with mounts at {})",
                 with_causes(&error),
                 sandbox.root.display(),
                 mount_points::list(&sandbox.binds)
-            ),
+            ))
         })),
     }
 }
@@ -126,11 +127,6 @@ fn write_bundle(
     spec: &libcontainer::oci_spec::runtime::Spec,
 ) -> Result<(), Box<dyn std::error::Error>> {
     fs::DirBuilder::new().mode(0o700).create(bundle)?;
-    let mut file = fs::OpenOptions::new()
-        .create_new(true)
-        .write(true)
-        .mode(0o600)
-        .open(bundle.join("config.json"))?;
-    file.write_all(&serde_json::to_vec(spec)?)?;
-    Ok(())
+    let mut file = create_new_private(&bundle.join("config.json"))?;
+    Ok(file.write_all(&serde_json::to_vec(spec)?)?)
 }

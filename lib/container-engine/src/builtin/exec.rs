@@ -40,8 +40,10 @@ impl ExecLauncher {
         // However the shim dies, the kernel then ends this process, and with it its pid
         // namespace. Set here, because changing the user would have cleared it.
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
-            .map_err(|error| StartError::Runtime {
-                reason: format!("its end cannot be tied to that of its shim ({error})"),
+            .map_err(|error| {
+                StartError::runtime(format!(
+                    "its end cannot be tied to that of its shim ({error})"
+                ))
             })?;
         enter(&self.cwd)?;
         let path = variable(&self.environment, "PATH").unwrap_or_default();
@@ -59,8 +61,9 @@ impl ExecLauncher {
     /// Installs the filter. What follows must be in it: no more than exec, and the report.
     fn restrict(&self) -> Result<(), StartError> {
         self.seccomp.iter().try_for_each(|program| {
-            apply_filter(program).map_err(|error| StartError::Runtime {
-                reason: format!("its filter of system calls could not be installed: {error}"),
+            apply_filter(program).map_err(|error| {
+                let what = "its filter of system calls could not be installed";
+                StartError::runtime(format!("{what}: {error}"))
             })
         })
     }
@@ -198,9 +201,7 @@ fn explain(error: &io::Error, program: &Path) -> StartError {
         },
         Some(Errno::NOEXEC) => StartError::BadFormat { resolved },
         Some(Errno::TOOBIG) => StartError::ArgumentsTooLong { resolved },
-        _ => StartError::Runtime {
-            reason: format!("{resolved} cannot be executed: {error}"),
-        },
+        _ => StartError::runtime(format!("{resolved} cannot be executed: {error}")),
     }
 }
 

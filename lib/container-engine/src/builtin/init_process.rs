@@ -3,10 +3,11 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use libcontainer::container::Container;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, waitpid};
 
 use crate::error::cannot_create;
+use crate::shim::protocol::is_readable;
 use crate::shim::{InitEvent, InitProcess};
 use crate::{ExitStatus, StartError};
 
@@ -54,14 +55,14 @@ impl InitProcess for BuiltinInit {
     }
 
     fn start(&mut self) -> Result<(), StartError> {
-        self.container.start().map_err(|error| StartError::Runtime {
-            reason: format!("the init process does not answer ({error})"),
+        self.container.start().map_err(|error| {
+            StartError::runtime(format!("the init process does not answer ({error})"))
         })
     }
 
     fn poll_events(&mut self) -> Vec<InitEvent> {
         let mut events = Vec::new();
-        if let Some(report) = self.report.take_if(|report| is_ready(report)) {
+        if let Some(report) = self.report.take_if(|report| is_readable(report)) {
             events.push(match read_report(&report) {
                 Some(error) => InitEvent::Failed(error),
                 None => InitEvent::Started,
@@ -75,14 +76,6 @@ impl InitProcess for BuiltinInit {
         // A process that has ended needs no signal.
         let _ = kill_process(self.pid, Signal::KILL);
     }
-}
-
-fn is_ready(file: &impl AsFd) -> bool {
-    let now = Timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    poll(&mut [PollFd::new(file, PollFlags::IN)], Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
 /// The launcher's error, if there is one.

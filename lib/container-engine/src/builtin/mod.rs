@@ -4,15 +4,13 @@ mod build;
 mod exec;
 mod init_process;
 
-use rustix::thread::{CapabilitySet, capabilities};
-
 pub(crate) use self::build::build;
 pub use super::shim::Settings;
 use super::shim::runtime::Runtime;
-use super::shim::{ShimEngine, ShimRuntime, limits};
+use super::shim::{ShimEngine, ShimRuntime, can_mount, limits};
 use super::{EngineError, Limits, Unenforced};
 use crate::gpu::GpuAccess;
-use crate::kernel::kernel_version;
+use crate::kernel::running_version;
 use cgroup::limit_support::LimitSupport;
 use cgroup::{Layout, Mode};
 use node_cache::image::ImageStore;
@@ -48,40 +46,33 @@ impl ShimRuntime for Builtin {
     }
 
     fn check(&self) -> Result<(), EngineError> {
-        let unavailable = |reason: String| EngineError::Unavailable {
-            engine: NAME,
-            reason,
-        };
+        let unavailable = |reason: &str| EngineError::unavailable(NAME, reason);
         if !rustix::process::geteuid().is_root() {
             return Err(unavailable(
-                "it needs to be root (an ordinary user can use apptainer or rootless podman)"
-                    .to_owned(),
+                "it needs to be root (an ordinary user can use apptainer or rootless podman)",
             ));
         }
-        let held = capabilities(None).map(|c| c.effective);
-        if !held.is_ok_and(|held| held.contains(CapabilitySet::SYS_ADMIN)) {
+        if !can_mount() {
             return Err(unavailable(
-                "this process lacks CAP_SYS_ADMIN, without which nothing can be mounted (is it inside an unprivileged container?)".to_owned(),
+                "this process lacks CAP_SYS_ADMIN, without which nothing can be mounted (is it inside an unprivileged container?)",
             ));
         }
-        let release = rustix::system::uname()
-            .release()
-            .to_string_lossy()
-            .into_owned();
-        if kernel_version(&release).is_some_and(|version| version < MIN_KERNEL) {
-            return Err(unavailable(format!(
-                "it needs Linux {}.{} or newer, and this is {release}",
-                MIN_KERNEL.0, MIN_KERNEL.1
+        if running_version().is_some_and(|version| version < MIN_KERNEL) {
+            let ((major, minor), uname) = (MIN_KERNEL, rustix::system::uname());
+            let release = uname.release().to_string_lossy();
+            return Err(unavailable(&format!(
+                "it needs Linux {major}.{minor} or newer, and this is {release}"
             )));
         }
-        let layout = Layout::of_this_process()
-            .map_err(|error| unavailable(format!("its control groups cannot be read ({error})")))?;
+        let layout = Layout::of_this_process().map_err(|error| {
+            unavailable(&format!("its control groups cannot be read ({error})"))
+        })?;
         match layout.mode {
             Mode::Absent => Err(unavailable(
-                "no control groups are mounted at /sys/fs/cgroup".to_owned(),
+                "no control groups are mounted at /sys/fs/cgroup",
             )),
             Mode::V1 | Mode::Hybrid if !LimitSupport::here(&layout).devices => Err(unavailable(
-                "the devices controller of cgroup v1 is not mounted".to_owned(),
+                "the devices controller of cgroup v1 is not mounted",
             )),
             _ => Ok(()),
         }

@@ -14,15 +14,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use bollard::models::{
-    ContainerCreateBody, HealthConfig, HostConfig, HostConfigLogConfig, Mount, MountType,
-};
+use bollard::models::{ContainerCreateBody, HostConfig, Mount};
 use bollard::query_parameters::{CreateContainerOptionsBuilder, ListImagesOptionsBuilder};
 
 use self::helper::CHOWN_ARGUMENT;
-use super::owner::{self, Owner};
+
 use super::{DockerEngine, Flavour, create, recover, wait};
-use crate::EngineError;
+use crate::{Bind, EngineError};
 
 /// Timeout of a helper: it visits each file once.
 const HELPER_TIMEOUT: Duration = Duration::from_secs(300);
@@ -43,10 +41,7 @@ impl DockerEngine {
         dir: &Path,
     ) -> Result<bool, EngineError> {
         let what = || format!("{} has files of another user", dir.display());
-        let failed = |source| EngineError::Io {
-            what: what(),
-            source,
-        };
+        let failed = |source: io::Error| EngineError::io(what(), source);
         if rustix::process::geteuid().is_root()
             || !has_files_of_others(dir).await.map_err(failed)?
         {
@@ -81,12 +76,12 @@ impl DockerEngine {
         let images = self.client().await?.list_images(Some(options)).await;
         let images = images.map_err(|error| self.failed("it does not list its images", error))?;
         let first = images.into_iter().next().map(|image| image.id);
-        first.ok_or_else(|| EngineError::Io {
-            what: format!(
+        first.ok_or_else(|| {
+            let what = format!(
                 "{} has no image for a helper container",
                 self.flavour.name()
-            ),
-            source: io::ErrorKind::NotFound.into(),
+            );
+            EngineError::io(what, io::ErrorKind::NotFound)
         })
     }
 
@@ -176,13 +171,11 @@ impl Program {
     }
 
     fn mounts(&self) -> Vec<Mount> {
-        let mut mounts = vec![bind(&self.file, format!("{HELPER_DIR}/crunch-run"), true)];
-        if self.loader.is_some() {
-            let libraries = self.libraries.iter().enumerate();
-            mounts
-                .extend(libraries.map(|(n, dir)| bind(dir, format!("{HELPER_DIR}/lib{n}"), true)));
-        }
-        mounts
+        let program = bind(&self.file, format!("{HELPER_DIR}/crunch-run"), false);
+        let libraries = self.libraries.iter().enumerate();
+        let libraries = libraries.filter(|_| self.loader.is_some());
+        let libraries = libraries.map(|(n, dir)| bind(dir, format!("{HELPER_DIR}/lib{n}"), false));
+        std::iter::once(program).chain(libraries).collect()
     }
 }
 
@@ -192,14 +185,12 @@ fn name_of(path: &Path) -> &str {
         .unwrap_or_default()
 }
 
-fn bind(host: &Path, target: String, read_only: bool) -> Mount {
-    Mount {
-        typ: Some(MountType::BIND),
-        source: Some(host.to_string_lossy().into_owned()),
-        target: Some(target),
-        read_only: Some(read_only),
-        ..Mount::default()
-    }
+fn bind(host: &Path, target: String, writable: bool) -> Mount {
+    create::mount(&Bind {
+        host: host.to_owned(),
+        target: target.into(),
+        writable,
+    })
 }
 
 fn body(
@@ -211,12 +202,7 @@ fn body(
 ) -> ContainerCreateBody {
     let files = format!("{HELPER_DIR}/files");
     let mut mounts = program.mounts();
-    mounts.push(bind(dir, files.clone(), false));
-    let mut labels: std::collections::HashMap<String, String> =
-        [(create::LABEL.to_owned(), name.to_owned())].into();
-    if let Ok(owner) = Owner::this_process() {
-        labels.insert(owner::LABEL.to_owned(), owner.to_string());
-    }
+    mounts.push(bind(dir, files.clone(), true));
     let mut command = program.command(&files);
     let arguments = command.split_off(1);
     ContainerCreateBody {
@@ -230,11 +216,8 @@ fn body(
             "LD_PRELOAD=".to_owned(),
             "LD_LIBRARY_PATH=".to_owned(),
         ]),
-        labels: Some(labels),
-        healthcheck: Some(HealthConfig {
-            test: Some(vec!["NONE".to_owned()]),
-            ..HealthConfig::default()
-        }),
+        labels: Some(create::labels(name)),
+        healthcheck: Some(create::no_health_check()),
         host_config: Some(HostConfig {
             mounts: Some(mounts),
             network_mode: Some("none".to_owned()),
@@ -247,10 +230,7 @@ fn body(
             ]),
             // Root of the node, even if the daemon maps the users of containers.
             userns_mode: (flavour == Flavour::Docker).then(|| "host".to_owned()),
-            log_config: Some(HostConfigLogConfig {
-                typ: Some("none".to_owned()),
-                config: None,
-            }),
+            log_config: Some(create::no_log()),
             ..HostConfig::default()
         }),
         ..ContainerCreateBody::default()

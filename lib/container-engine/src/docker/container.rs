@@ -10,9 +10,7 @@ use bollard::Docker;
 use bollard::container::AttachContainerResults;
 use bollard::errors::Error;
 use bollard::models::{ChangeType, ContainerState};
-use bollard::query_parameters::{
-    AttachContainerOptionsBuilder, KillContainerOptionsBuilder, RemoveContainerOptionsBuilder,
-};
+use bollard::query_parameters::{AttachContainerOptionsBuilder, KillContainerOptionsBuilder};
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use rustix::process::Signal;
@@ -20,6 +18,7 @@ use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::errors::{self, ErrorContext};
+use super::recover;
 use super::stdio::StreamCopier;
 use super::wait::{self, ExitWaiter, Process};
 use super::{DAEMON_STEP_TIMEOUT, Flavour};
@@ -162,20 +161,16 @@ impl DockerContainer {
     }
 
     fn io(&self, what: &str, source: io::Error) -> EngineError {
-        EngineError::Io {
-            what: format!("{} container {}: {what}", self.flavour.name(), self.uuid),
-            source,
-        }
+        let flavour = self.flavour.name();
+        EngineError::io(format!("{flavour} container {}: {what}", self.uuid), source)
     }
 
     async fn wait_for_exit(&self) -> Result<Exit, EngineError> {
         let mut exit = self.exit.subscribe();
-        let exit = exit
-            .wait_for(Option::is_some)
-            .await
-            .map(|exit| exit.clone())
-            .unwrap_or_default();
-        exit.unwrap_or_else(|| Err("no task waits for it".to_owned()))
+        let exit = exit.wait_for(Option::is_some).await;
+        exit.ok()
+            .and_then(|exit| exit.clone())
+            .unwrap_or_else(|| Err("no task waits for it".to_owned()))
             .map_err(|why| self.io("its exit status is unknown", io::Error::other(why)))
     }
 
@@ -198,27 +193,19 @@ impl DockerContainer {
     async fn stop_within(&self, grace: Duration) -> Result<(), EngineError> {
         if !grace.is_zero() {
             self.signal(Signal::TERM, "SIGTERM").await?;
-            if tokio::time::timeout(grace, self.wait_for_exit())
-                .await
-                .is_ok()
-            {
+            let ended = tokio::time::timeout(grace, self.wait_for_exit()).await;
+            if ended.is_ok() {
                 return Ok(());
             }
         }
         self.signal(Signal::KILL, "SIGKILL").await?;
-        match tokio::time::timeout(DAEMON_STEP_TIMEOUT, self.wait_for_exit()).await {
-            Ok(_) => Ok(()),
-            Err(_) => Err(self.io(
-                "it does not end",
-                io::Error::new(
-                    io::ErrorKind::TimedOut,
-                    format!(
-                        "it was killed {} seconds ago",
-                        DAEMON_STEP_TIMEOUT.as_secs()
-                    ),
-                ),
-            )),
-        }
+        let ended = tokio::time::timeout(DAEMON_STEP_TIMEOUT, self.wait_for_exit()).await;
+        ended.map(drop).map_err(|_| {
+            let seconds = DAEMON_STEP_TIMEOUT.as_secs();
+            let reason = format!("it was killed {seconds} seconds ago");
+            let source = io::Error::new(io::ErrorKind::TimedOut, reason);
+            self.io("it does not end", source)
+        })
     }
 
     /// The daemon lists what is new in the root; of that, what has nothing new below it.
@@ -266,12 +253,8 @@ async fn kill_and_remove(client: &Docker, id: &str, process: Option<&Process>) -
             .map_err(io::Error::other)?
             .map_err(io::Error::other)?;
     }
-    let options = RemoveContainerOptionsBuilder::new()
-        .force(true)
-        .v(true)
-        .build();
-    match client.remove_container(id, Some(options)).await {
-        Err(error) if errors::is_gone(&error) || errors::is_conflict(&error) => Ok(()),
+    match recover::remove(client, id, Duration::ZERO).await {
+        Err(error) if errors::is_conflict(&error) => Ok(()),
         done => done.map_err(io::Error::other),
     }
 }

@@ -17,7 +17,9 @@ use super::Flavour;
 use super::owner::{self, Owner};
 use crate::gpu::{DeviceNode, GpuAccess, Registry};
 use crate::kernel::default_pids;
-use crate::{Bind, ContainerSpec, LimitKind, Limits, Network, Seccomp, Unenforced};
+use crate::shim::limits::unsupported;
+use crate::{Bind, ContainerSpec, Limits, Network, Seccomp, Unenforced};
+use cgroup::limit_support::LimitSupport;
 use node_cache::image::Image;
 
 /// Label with the container's uuid, by which `recover` finds it.
@@ -76,14 +78,8 @@ pub fn name(uuid: &str) -> String {
 pub fn body(spec: &ContainerSpec, details: ContainerDetails<'_>) -> ContainerCreateBody {
     let scratch = spec.scratch.to_string_lossy().into_owned();
     let nodes = details.gpus.nodes();
-    let mut labels = HashMap::from([
-        (LABEL.to_owned(), spec.name.clone()),
-        (SCRATCH_LABEL.to_owned(), scratch),
-    ]);
-    // Without an owner, only the next attempt at this container removes it.
-    if let Ok(owner) = Owner::this_process() {
-        labels.insert(owner::LABEL.to_owned(), owner.to_string());
-    }
+    let mut labels = labels(&spec.name);
+    labels.insert(SCRATCH_LABEL.to_owned(), scratch);
     let working_dir = spec.cwd.clone().filter(|cwd| !cwd.is_empty() && cwd != ".");
     ContainerCreateBody {
         image: Some(details.image.id.clone()),
@@ -99,10 +95,7 @@ pub fn body(spec: &ContainerSpec, details: ContainerDetails<'_>) -> ContainerCre
         open_stdin: Some(details.stdin_is_given),
         stdin_once: Some(details.stdin_is_given),
         // A job needs no health checks, which are for services.
-        healthcheck: Some(HealthConfig {
-            test: Some(vec!["NONE".to_owned()]),
-            ..HealthConfig::default()
-        }),
+        healthcheck: Some(no_health_check()),
         host_config: Some(HostConfig {
             ulimits: details.ulimits,
             security_opt: Some(
@@ -113,6 +106,28 @@ pub fn body(spec: &ContainerSpec, details: ContainerDetails<'_>) -> ContainerCre
             ..host_config(spec, details.gpus)
         }),
         ..ContainerCreateBody::default()
+    }
+}
+
+/// Labels by which `recover` finds a container, and knows whose it is.
+pub fn labels(uuid: &str) -> HashMap<String, String> {
+    // Without an owner, only the next attempt at this container removes it.
+    let owner = Owner::this_process().map(|owner| (owner::LABEL.to_owned(), owner.to_string()));
+    let labels = [(LABEL.to_owned(), uuid.to_owned())].into_iter();
+    labels.chain(owner).collect()
+}
+
+pub fn no_health_check() -> HealthConfig {
+    HealthConfig {
+        test: Some(vec!["NONE".to_owned()]),
+        ..HealthConfig::default()
+    }
+}
+
+pub fn no_log() -> HostConfigLogConfig {
+    HostConfigLogConfig {
+        typ: Some("none".to_owned()),
+        config: None,
     }
 }
 
@@ -140,10 +155,7 @@ fn host_config(spec: &ContainerSpec, gpus: Gpus<'_>) -> HostConfig {
         pids_limit: Some(signed(limits.pids.unwrap_or_else(default_pids))),
         cpuset_cpus: limits.cpuset.clone(),
         // Output is read as it comes; a copy by the daemon would only fill its disk.
-        log_config: Some(HostConfigLogConfig {
-            typ: Some("none".to_owned()),
-            config: None,
-        }),
+        log_config: Some(no_log()),
         // Raw sockets would read all packets on the node's network.
         cap_drop: (spec.network == Network::Host).then(|| vec!["NET_RAW".to_owned()]),
         devices: nodes.map(|access| access.devices.iter().map(device).collect()),
@@ -231,7 +243,7 @@ fn environment(
         .collect()
 }
 
-fn mount(bind: &Bind) -> Mount {
+pub fn mount(bind: &Bind) -> Mount {
     Mount {
         typ: Some(MountType::BIND),
         source: Some(bind.host.to_string_lossy().into_owned()),
@@ -271,34 +283,21 @@ pub fn unenforced_limits(
     let is_v1 = info.cgroup_version == Some(SystemInfoCgroupVersionEnum::_1);
     let nothing = is_rootless && is_v1;
     let can = |reported: Option<bool>| !nothing && reported != Some(false);
-    let mut all = Vec::new();
-    let mut missing = |kind: Option<LimitKind>, what: String| {
-        let why = if nothing {
-            "it runs without root on cgroup v1"
-        } else {
-            "its control groups lack the controller for it"
-        };
-        all.push(Unenforced {
-            missing: Vec::from_iter(kind),
-            ..Unenforced::from(format!("{what} cannot be enforced by {name}: {why}"))
-        });
+    let why = if nothing {
+        "it runs without root on cgroup v1"
+    } else {
+        "its control groups lack the controller for it"
     };
-    if let Some(bytes) = limits.memory_bytes.filter(|_| !can(info.memory_limit)) {
-        let what = format!("the memory limit of {bytes} bytes");
-        missing(Some(LimitKind::Memory), what);
-    }
-    if let Some(vcpus) = limits.vcpus.filter(|_| !can(info.cpu_cfs_quota)) {
-        missing(Some(LimitKind::Cpus), format!("the limit of {vcpus} CPUs"));
-    }
-    if let Some(cpus) = limits.cpuset.as_ref().filter(|_| !can(info.cpu_set)) {
-        missing(None, format!("the restriction to CPUs {cpus}"));
-    }
-    if !can(info.pids_limit) {
-        let max = limits.pids.unwrap_or_else(default_pids);
-        let what = format!("the limit of {max} processes");
-        missing(Some(LimitKind::Processes), what);
-    }
-    all
+    let can = LimitSupport {
+        memory: can(info.memory_limit),
+        cpu: can(info.cpu_cfs_quota),
+        cpuset: can(info.cpu_set),
+        pids: can(info.pids_limit),
+        ..LimitSupport::NOTHING
+    };
+    unsupported(limits, can, |what, _| {
+        format!("{what} cannot be enforced by {name}: {why}")
+    })
 }
 
 #[cfg(test)]

@@ -5,11 +5,9 @@ use std::path::{Path, PathBuf};
 
 use bollard::errors::Error;
 
+use crate::shim::process_spec::DEFAULT_PATH;
 use crate::{ContainerSpec, StartError};
 use node_cache::image::Image;
-
-/// Docker's default if neither the image nor the request sets PATH.
-const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// The command and paths that error messages name.
 #[derive(Debug, Clone, PartialEq, Eq)]

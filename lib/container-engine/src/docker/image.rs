@@ -54,18 +54,12 @@ pub async fn prepare(
         return Ok(image);
     }
     load(client, flavour, archive, &label).await?;
-    inspect(client, flavour, &id).await?.ok_or_else(|| {
-        let (wanted, present) = (
-            id,
-            "something else, as the daemon that loaded it says".to_owned(),
-        );
-        ArchiveError::NotInArchive {
-            label,
-            wanted,
-            present,
-        }
-        .into()
-    })
+    let loaded = inspect(client, flavour, &id).await?;
+    Ok(loaded.ok_or_else(|| ArchiveError::NotInArchive {
+        label,
+        wanted: id,
+        present: "something else, as the daemon that loaded it says".to_owned(),
+    })?)
 }
 
 fn full_id(id: &str) -> String {
@@ -79,24 +73,18 @@ fn full_id(id: &str) -> String {
 async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, EngineError> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .map_err(|error| EngineError::Io {
-            what: "loading the image was interrupted".to_owned(),
-            source: io::Error::other(error),
-        })
+    tokio::task::spawn_blocking(work).await.map_err(|error| {
+        EngineError::io("loading the image was interrupted", io::Error::other(error))
+    })
 }
 
 /// The archive, rewound, and the id of its image.
 fn open(source: ImageSource) -> Result<(Box<dyn Archive>, String), ArchiveError> {
-    let label = source.label;
-    let read_failed = |source| ArchiveError::Read {
-        label: label.clone(),
-        source,
-    };
-    let mut archive = (source.open)().map_err(read_failed)?;
-    let (id, _) = image_archive::identify(&mut archive, &label, source.id.as_deref())?;
-    archive.rewind().map_err(read_failed)?;
+    let wanted = source.id.clone();
+    let (mut archive, label) = source.open()?;
+    let (id, _) = image_archive::identify(&mut archive, &label, wanted.as_deref())?;
+    let rewound = archive.rewind();
+    rewound.map_err(|error| ArchiveError::read(&label, error))?;
     Ok((archive, id))
 }
 
@@ -109,10 +97,8 @@ async fn inspect(
         Ok(found) => found,
         Err(error) if errors::is_gone(&error) => return Ok(None),
         Err(error) => {
-            return Err(EngineError::Io {
-                what: format!("{} does not say whether it has image {id}", flavour.name()),
-                source: io::Error::other(error),
-            });
+            let what = format!("{} does not say whether it has image {id}", flavour.name());
+            return Err(EngineError::io(what, io::Error::other(error)));
         }
     };
     let config = found.config.unwrap_or_default();
@@ -153,8 +139,7 @@ async fn load(
     drop(progress);
     // A read error of the archive is the true reason: the daemon sees only its end.
     if let Ok(Err(source)) = reader.await {
-        let label = label.to_owned();
-        return Err(ArchiveError::Read { label, source }.into());
+        return Err(ArchiveError::read(label, source).into());
     }
     outcome.map_err(|error| load_error(flavour, label, error))
 }
@@ -184,14 +169,12 @@ fn read(
 
 fn load_error(flavour: Flavour, label: &str, error: Error) -> EngineError {
     match errors::daemon_message(&error) {
-        Some(reason) if !errors::is_node_fault(reason) => ArchiveError::Damaged {
-            label: label.to_owned(),
-            reason: format!("{} says: {reason}", flavour.name()),
+        Some(reason) if !errors::is_node_fault(reason) => {
+            ArchiveError::damaged(label, format!("{} says: {reason}", flavour.name())).into()
         }
-        .into(),
-        _ => EngineError::Io {
-            what: format!("{} cannot load image archive {label}", flavour.name()),
-            source: io::Error::other(error),
-        },
+        _ => {
+            let what = format!("{} cannot load image archive {label}", flavour.name());
+            EngineError::io(what, io::Error::other(error))
+        }
     }
 }

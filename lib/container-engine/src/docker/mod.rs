@@ -114,14 +114,11 @@ impl DockerEngine {
     }
 
     fn failed(&self, what: &str, error: Error) -> EngineError {
-        EngineError::Io {
-            what: format!(
-                "{} at {}: {what}",
-                self.flavour.name(),
-                self.socket.display()
-            ),
-            source: io::Error::other(error),
-        }
+        let (name, socket) = (self.flavour.name(), self.socket.display());
+        EngineError::io(
+            format!("{name} at {socket}: {what}"),
+            io::Error::other(error),
+        )
     }
 
     async fn create_container(
@@ -139,11 +136,8 @@ impl DockerEngine {
             gpus: self.gpus(spec.gpus.as_ref()).await,
             stdin_is_given,
             ulimits: self.ulimits().await,
-            seccomp: create::seccomp_option(self.flavour, &spec).map_err(|source| {
-                EngineError::Io {
-                    what: "the filter of system calls cannot be written".to_owned(),
-                    source,
-                }
+            seccomp: create::seccomp_option(self.flavour, &spec).map_err(|error| {
+                EngineError::io("the filter of system calls cannot be written", error)
             })?,
         };
         let name = create::name(&spec.name);
@@ -197,9 +191,9 @@ impl Engine for DockerEngine {
     fn check(&self) -> Result<(), EngineError> {
         UnixStream::connect(&self.socket)
             .map(drop)
-            .map_err(|error| EngineError::Unavailable {
-                engine: self.flavour.name(),
-                reason: socket::advice(self.flavour, &self.socket, &error),
+            .map_err(|error| {
+                let reason = socket::advice(self.flavour, &self.socket, &error);
+                EngineError::unavailable(self.flavour.name(), reason)
             })
     }
 
@@ -211,10 +205,7 @@ impl Engine for DockerEngine {
             }
             let runtime = self.info().await?.default_runtime.as_deref();
             match runtime.and_then(runtime_check::incompatibility) {
-                Some(reason) => Err(EngineError::Unavailable {
-                    engine: self.flavour.name(),
-                    reason,
-                }),
+                Some(reason) => Err(EngineError::unavailable(self.flavour.name(), reason)),
                 None => Ok(()),
             }
         })

@@ -252,10 +252,7 @@ impl Registry {
         let mut access = GpuAccess::default();
         let mut used = BTreeSet::new();
         for name in names {
-            let missing = |reason: String| StartError::GpuMissing {
-                id: name.clone(),
-                reason,
-            };
+            let missing = |reason: String| StartError::gpu_missing(name, reason);
             let index = self.devices.get(name);
             let index = index.ok_or_else(|| missing(self.not_described()))?;
             let (file, spec) = &self.specs[index.spec];

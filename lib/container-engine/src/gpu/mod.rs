@@ -18,7 +18,7 @@ use libcontainer::oci_spec::runtime::Hooks;
 use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 
-pub use self::amd::parse_property;
+pub use self::amd::{kfd_gpus, parse_property};
 pub use self::cdi::Registry;
 use super::{Bind, GpuGrant, GpuStack, StartError};
 
@@ -170,10 +170,7 @@ impl HostGpus {
                     .and_then(|minor| registry.with_node(kinds, &format!("/dev/nvidia{minor}"))),
                 None => None,
             };
-            names.push(name.ok_or_else(|| StartError::GpuMissing {
-                id: id.clone(),
-                reason: registry.not_described(),
-            })?);
+            names.push(name.ok_or_else(|| StartError::gpu_missing(id, registry.not_described()))?);
         }
         registry.access(&names).map(Some)
     }
@@ -186,10 +183,8 @@ impl HostGpus {
     }
 
     fn required(&self, id: &str, name: &str) -> Result<DeviceNode, StartError> {
-        self.node(name).map_err(|reason| StartError::GpuMissing {
-            id: id.to_owned(),
-            reason,
-        })
+        self.node(name)
+            .map_err(|reason| StartError::gpu_missing(id, reason))
     }
 
     fn node(&self, name: &str) -> Result<DeviceNode, String> {

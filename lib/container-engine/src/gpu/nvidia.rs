@@ -51,10 +51,7 @@ impl HostGpus {
     /// The number in the name of the device node. An id may be a unique prefix of a UUID, because
     /// HTCondor truncates UUIDs.
     pub(super) fn cuda_minor(&self, id: &str) -> Result<u32, StartError> {
-        let missing = |reason: &str| StartError::GpuMissing {
-            id: id.to_owned(),
-            reason: reason.to_owned(),
-        };
+        let missing = |reason: &str| StartError::gpu_missing(id, reason);
         if let Ok(index) = id.parse() {
             return Ok(index);
         }
@@ -81,10 +78,7 @@ impl HostGpus {
 
     /// A slice of a GPU (MIG): the GPU's own node and those of its two capabilities.
     fn add_slice(&self, access: &mut GpuAccess, id: &str) -> Result<(), StartError> {
-        let missing = |reason: String| StartError::GpuMissing {
-            id: id.to_owned(),
-            reason,
-        };
+        let missing = |reason: String| StartError::gpu_missing(id, reason);
         let capabilities = self.nvidia_proc.join("capabilities");
         let (minor, files) = if let Some(slice) = Slice::of(id) {
             let minor = self.cuda_minor(slice.gpu)?;
@@ -118,14 +112,10 @@ impl HostGpus {
     fn add_driver(&self, access: &mut GpuAccess, ids: &[String]) -> Result<(), StartError> {
         let container_cli_list = Listed::of(self.container_cli_list.as_deref().unwrap_or_default());
         let libraries = driver_libraries(&self.linker_cache, &container_cli_list.libraries);
-        if !libraries
-            .iter()
-            .any(|(name, _)| name.starts_with("libcuda.so"))
-        {
-            return Err(StartError::GpuMissing {
-                id: ids.join(","),
-                reason: "the driver is loaded on this node, but its library libcuda.so.1 is not in the linker's cache (ldconfig -p)".into(),
-            });
+        let mut names = libraries.iter().map(|(name, _)| name);
+        if !names.any(|name| name.starts_with("libcuda.so")) {
+            let reason = "the driver is loaded on this node, but its library libcuda.so.1 is not in the linker's cache (ldconfig -p)";
+            return Err(StartError::gpu_missing(&ids.join(","), reason));
         }
         let mut bind = |host: PathBuf, target: PathBuf| {
             access.binds.push(Bind {

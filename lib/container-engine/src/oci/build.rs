@@ -4,9 +4,8 @@
 use std::fs;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
 
+use host_state::file::create_new_private;
 use rustix::mount::{MountFlags, mount};
 use rustix::process::{Resource, getrlimit};
 
@@ -81,7 +80,7 @@ pub fn build(
     .map_err(|e| cannot_create("its description", e))?;
     serde_json::to_vec(&oci_spec)
         .map_err(io::Error::from)
-        .and_then(|text| write_private(&bundle.join("config.json"), &text))
+        .and_then(|text| create_new_private(&bundle.join("config.json"))?.write_all(&text))
         .map_err(|e| cannot_create("its description", e))?;
 
     let method = LaunchMethod::Oci(Bundle {
@@ -107,13 +106,4 @@ fn map_image_user(sandbox: &mut Sandbox, dialect: Dialect) -> bool {
             false
         }
     }
-}
-
-fn write_private(path: &Path, text: &[u8]) -> io::Result<()> {
-    fs::OpenOptions::new()
-        .create_new(true)
-        .write(true)
-        .mode(0o600)
-        .open(path)?
-        .write_all(text)
 }

@@ -57,10 +57,7 @@ impl ShimRuntime for OciRuntime {
     }
 
     fn find(&self) -> Result<Runtime, EngineError> {
-        let unavailable = |reason: String| EngineError::Unavailable {
-            engine: NAME,
-            reason,
-        };
+        let unavailable = |reason: String| EngineError::unavailable(NAME, reason);
         let path = match &self.program {
             Some(program) => which::which(program)
                 .map_err(|_| unavailable(format!("{} is not a program here", program.display())))?,
@@ -83,9 +80,6 @@ impl ShimRuntime for OciRuntime {
         gpus: Option<&GpuAccess>,
         delegated: bool,
     ) -> Vec<Unenforced> {
-        match self.privileged || delegated {
-            true => limits::unenforced_here(limits, gpus),
-            false => limits::unenforced_without_cgroup(limits, gpus, limits::NO_GROUPS),
-        }
+        limits::unenforced_by_group(limits, gpus, self.privileged || delegated)
     }
 }

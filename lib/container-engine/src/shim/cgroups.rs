@@ -5,7 +5,6 @@
 //! An ordinary user has none, except in a group that was delegated to this user; there the limits
 //! are set here.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -138,17 +137,8 @@ fn make(name: &str, mount: bool) -> io::Result<ContainerCgroups> {
             supported = effective_limits(&dir, supported);
         }
         if hierarchy.is_v2() || hierarchy.controllers.iter().any(|c| c == "cpu") {
-            let above = if hierarchy.is_v2() {
-                Cgroup {
-                    v2: Some(parent.clone()),
-                    ..Cgroup::default()
-                }
-            } else {
-                Cgroup {
-                    v1: BTreeMap::from([("cpu".to_owned(), parent.clone())]),
-                    v2: None,
-                }
-            };
+            let mut above = Cgroup::default();
+            above.add(hierarchy, &parent);
             parent_quota = above.cpu_quota();
         }
         let mut inside_dir = dir;
@@ -158,13 +148,7 @@ fn make(name: &str, mount: bool) -> io::Result<ContainerCgroups> {
             }
             inside_dir = hierarchy.mount.join(name);
         }
-        if hierarchy.is_v2() {
-            inside.v2 = Some(inside_dir);
-        } else {
-            for controller in &hierarchy.controllers {
-                inside.v1.insert(controller.clone(), inside_dir.clone());
-            }
-        }
+        inside.add(hierarchy, &inside_dir);
     }
     Ok(ContainerCgroups {
         outside,

@@ -108,7 +108,7 @@ impl ShimContainer {
         let writable_layers = [&spec.dir, &spec.spare_dir].map(|dir| dir.join(WRITABLE_LAYER));
         let io_error = |what: &str| {
             let what = format!("the shim of container {name} {what}");
-            move |source: io::Error| EngineError::Io { what, source }
+            move |source: io::Error| EngineError::io(what, source)
         };
         let (own_end, shim_end) = StdStream::pair().map_err(io_error("got no socket"))?;
         own_end
@@ -203,13 +203,10 @@ impl ShimContainer {
         tokio::time::timeout(timeout, self.wait_for(is_true))
             .await
             .unwrap_or_else(|_| {
-                Err(EngineError::Io {
-                    what: format!("container {} is not {what}", self.name),
-                    source: io::Error::new(
-                        io::ErrorKind::TimedOut,
-                        format!("no event of it for {} seconds", timeout.as_secs()),
-                    ),
-                })
+                let reason = format!("no event of it for {} seconds", timeout.as_secs());
+                let source = io::Error::new(io::ErrorKind::TimedOut, reason);
+                let what = format!("container {} is not {what}", self.name);
+                Err(EngineError::io(what, source))
             })
     }
 
@@ -240,9 +237,9 @@ impl ShimContainer {
             state_file::remove_leftovers(run_dir, &name)
         });
         let left = removing.await.unwrap_or_else(|e| Err(io::Error::other(e)));
-        left.map(drop).map_err(|source| EngineError::Io {
-            what: format!("what is left of container {} cannot be removed", self.name),
-            source,
+        left.map(drop).map_err(|error| {
+            let what = format!("what is left of container {} cannot be removed", self.name);
+            EngineError::io(what, error)
         })
     }
 
@@ -259,16 +256,12 @@ impl ShimContainer {
             // The shim has sent its last event.
             let _ = tokio::time::timeout(REMOVE_TIMEOUT, shim.wait()).await;
         }
-        match state
-            .remove_container
-            .filter(|problems| !problems.is_empty())
-        {
-            None => Ok(()),
-            Some(problems) => Err(EngineError::Io {
-                what: format!("container {} is not removed", self.name),
-                source: io::Error::other(problems.join("; ")),
-            }),
+        let problems = state.remove_container.unwrap_or_default();
+        if problems.is_empty() {
+            return Ok(());
         }
+        let what = format!("container {} is not removed", self.name);
+        Err(EngineError::io(what, io::Error::other(problems.join("; "))))
     }
 }
 

@@ -106,9 +106,8 @@ impl<R: ShimRuntime> ShimEngine<R> {
         let store = self.store.clone();
         tokio::task::spawn_blocking(move || store.prepare(source))
             .await
-            .map_err(|error| EngineError::Io {
-                what: "loading the image was interrupted".to_owned(),
-                source: io::Error::other(error),
+            .map_err(|error| {
+                EngineError::io("loading the image was interrupted", io::Error::other(error))
             })?
             .map_err(EngineError::from)
     }
@@ -130,9 +129,8 @@ impl<R: ShimRuntime> ShimEngine<R> {
         let spare_dir = self.store.dir().join("work").join(&cgroup_name);
         let state_path = self.settings.run_dir.join(&cgroup_name);
         let mounts_dir = state_file::mounts_dir(&self.settings.run_dir, &cgroup_name);
-        let layout = Layout::of_this_process().map_err(|source| EngineError::Io {
-            what: "the control groups of this process cannot be read".to_owned(),
-            source,
+        let layout = Layout::of_this_process().map_err(|error| {
+            EngineError::io("the control groups of this process cannot be read", error)
         })?;
         let delegated = !privileged && self.settings.has_delegated_group();
         let group = match privileged || delegated {
@@ -144,12 +142,11 @@ impl<R: ShimRuntime> ShimEngine<R> {
         let write_state_file = move |shim| {
             // The control group of a privileged container lists the processes.
             let shim = ShimProcess::of_process(shim).filter(|_| !privileged);
-            StateFile { group, dirs, shim }
-                .write(&path)
-                .map_err(|source| EngineError::Io {
-                    what: format!("the state file {} cannot be written", path.display()),
-                    source,
-                })
+            let written = StateFile { group, dirs, shim }.write(&path);
+            written.map_err(|error| {
+                let path = path.display();
+                EngineError::io(format!("the state file {path} cannot be written"), error)
+            })
         };
         let create_spec = CreateSpec {
             name: spec.name,
@@ -185,9 +182,11 @@ impl<R: ShimRuntime> ShimEngine<R> {
         let dirs = [self.store.dir().join("work"), scratch];
         let opened = tokio::task::spawn_blocking(move || ReadOnlyProgram::open(&program, &dirs));
         let opened = opened.await.map_err(io::Error::other).flatten();
-        opened.map_err(|source| EngineError::Io {
-            what: "this program cannot be protected from its containers".to_owned(),
-            source,
+        opened.map_err(|error| {
+            EngineError::io(
+                "this program cannot be protected from its containers",
+                error,
+            )
         })
     }
 
@@ -198,7 +197,7 @@ impl<R: ShimRuntime> ShimEngine<R> {
             tokio::task::spawn_blocking(move || state_file::remove_leftovers(&run_dir, &name))
                 .await
                 .unwrap_or_else(|error| Err(io::Error::other(error)))
-                .map_err(|source| EngineError::Io { what, source })?;
+                .map_err(|error| EngineError::io(what, error))?;
         Ok(Recovered { removed })
     }
 }

@@ -3,8 +3,8 @@
 use crate::gpu::GpuAccess;
 use crate::kernel::default_pids;
 use crate::{LimitCover, LimitKind, Limits, StartError, Unenforced};
-use cgroup::limit_support::{LimitSupport, parse_cpus};
-use cgroup::{Cgroup, Layout, Mode};
+use cgroup::limit_support::{LimitSupport, parse_cpus, swap_is_used};
+use cgroup::{Cgroup, Layout, Mode, Scope};
 
 /// Minimum memory limit: with less, the container's first process cannot be created.
 const MIN_MEMORY: u64 = 6 << 20;
@@ -37,21 +37,15 @@ pub fn check(limits: &Limits) -> Result<(), StartError> {
 /// The CPUs of this process's own group.
 fn allowed_cpus() -> Option<String> {
     let own = Cgroup::of_process(std::process::id()).ok()?;
-    let dir = own.dir("cpuset")?;
-    [
-        "cpuset.cpus.effective",
-        "cpuset.effective_cpus",
-        "cpuset.cpus",
-    ]
-    .iter()
-    .find_map(|name| std::fs::read_to_string(dir.join(name)).ok())
-    .map(|text| text.trim().to_owned())
-    .filter(|text| !text.is_empty())
-    .or_else(|| {
-        // The root group of v2 shows none.
-        let online = std::fs::read_to_string("/sys/devices/system/cpu/online").ok()?;
-        Some(online.trim().to_owned())
-    })
+    own.dir("cpuset")?;
+    // The root group of v2 shows none.
+    let allowed = own.cpuset(Scope::Own).filter(|list| !list.is_empty());
+    allowed.or_else(online_cpus)
+}
+
+fn online_cpus() -> Option<String> {
+    let online = std::fs::read_to_string("/sys/devices/system/cpu/online").ok()?;
+    Some(online.trim().to_owned())
 }
 
 /// Unenforced limits of containers with control groups of their own.
@@ -61,19 +55,24 @@ pub fn unenforced_here(limits: &Limits, gpus: Option<&GpuAccess>) -> Vec<Unenfor
             "no limit can be enforced: the control groups of this process cannot be read";
         return vec![sentence.to_owned().into()];
     };
-    let swap_is_used =
-        std::fs::read_to_string("/proc/swaps").is_ok_and(|text| text.lines().count() > 1);
-    unenforceable(
-        limits,
-        has_gpus(gpus),
-        LimitSupport::here(&layout),
-        layout.mode,
-        swap_is_used,
-    )
+    let can = LimitSupport::here(&layout);
+    unenforceable(limits, has_gpus(gpus), can, layout.mode, swap_is_used())
 }
 
 /// Why an ordinary user's containers have no limits of their own.
-pub const NO_GROUPS: &str = "an ordinary user can make no control group here";
+const NO_GROUPS: &str = "an ordinary user can make no control group here";
+
+/// The same for a runtime that sets limits where its containers have control groups of their own.
+pub fn unenforced_by_group(
+    limits: &Limits,
+    gpus: Option<&GpuAccess>,
+    has_group: bool,
+) -> Vec<Unenforced> {
+    if has_group {
+        return unenforced_here(limits, gpus);
+    }
+    unenforced_without_cgroup(limits, gpus, NO_GROUPS)
+}
 
 /// Limits of the control group that a container without one of its own runs in.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -87,8 +86,7 @@ impl JobLimits {
         let Ok(own) = Cgroup::of_process(std::process::id()) else {
             return Self::default();
         };
-        let online = std::fs::read_to_string("/sys/devices/system/cpu/online").ok();
-        let online = online.and_then(|list| parse_cpus(list.trim()));
+        let online = online_cpus().and_then(|list| parse_cpus(&list));
         let online = online.map_or(f64::INFINITY, |cpus| cpus.len() as f64);
         Self {
             memory: own.shared_memory().limit,
@@ -175,6 +173,39 @@ fn has_gpus(gpus: Option<&GpuAccess>) -> bool {
     gpus.is_some_and(|gpus| !gpus.devices.is_empty())
 }
 
+/// The limits that `can` lacks. `sentence` is about a limit and its controller.
+pub fn unsupported(
+    limits: &Limits,
+    can: LimitSupport,
+    sentence: impl Fn(String, &str) -> String,
+) -> Vec<Unenforced> {
+    let most = limits.pids.unwrap_or_else(default_pids);
+    let memory = limits
+        .memory_bytes
+        .map(|n| format!("the memory limit of {n} bytes"));
+    let cpus = limits.vcpus.map(|n| format!("the limit of {n} CPUs"));
+    let cpuset = limits
+        .cpuset
+        .as_ref()
+        .map(|list| format!("the restriction to CPUs {list}"));
+    let processes = Some(format!("the limit of {most} processes"));
+    [
+        (can.memory, memory, Some(LimitKind::Memory), "memory"),
+        (can.cpu, cpus, Some(LimitKind::Cpus), "cpu"),
+        (can.cpuset, cpuset, None, "cpuset"),
+        (can.pids, processes, Some(LimitKind::Processes), "pids"),
+    ]
+    .into_iter()
+    .filter(|(can, ..)| !can)
+    .filter_map(|(_, what, kind, controller)| {
+        Some(Unenforced {
+            missing: Vec::from_iter(kind),
+            ..Unenforced::from(sentence(what?, controller))
+        })
+    })
+    .collect()
+}
+
 fn unenforceable(
     limits: &Limits,
     has_gpus: bool,
@@ -182,32 +213,11 @@ fn unenforceable(
     mode: Mode,
     swap_is_used: bool,
 ) -> Vec<Unenforced> {
-    let mut all = Vec::new();
-    let mut missing = |kind: Option<LimitKind>, what: String, controller: &str| {
-        let sentence = format!(
+    let mut all = unsupported(limits, can, |what, controller| {
+        format!(
             "{what} cannot be enforced: this process can use no {controller} controller here ({mode})"
-        );
-        all.push(Unenforced {
-            missing: Vec::from_iter(kind),
-            ..Unenforced::from(sentence)
-        });
-    };
-    if let Some(bytes) = limits.memory_bytes.filter(|_| !can.memory) {
-        let what = format!("the memory limit of {bytes} bytes");
-        missing(Some(LimitKind::Memory), what, "memory");
-    }
-    if let Some(vcpus) = limits.vcpus.filter(|_| !can.cpu) {
-        let what = format!("the limit of {vcpus} CPUs");
-        missing(Some(LimitKind::Cpus), what, "cpu");
-    }
-    if let Some(cpus) = limits.cpuset.as_ref().filter(|_| !can.cpuset) {
-        missing(None, format!("the restriction to CPUs {cpus}"), "cpuset");
-    }
-    if !can.pids {
-        let most = limits.pids.unwrap_or_else(default_pids);
-        let what = format!("the limit of {most} processes");
-        missing(Some(LimitKind::Processes), what, "pids");
-    }
+        )
+    });
     if limits.memory_bytes.is_some() && can.memory && !can.swap && swap_is_used {
         let sentence = "the memory limit does not cover swap: this kernel does not account swap to control groups";
         all.push(sentence.to_owned().into());

@@ -22,7 +22,7 @@ pub(crate) mod oci_spec;
 pub(crate) mod pid1;
 pub(crate) mod pid1_client;
 pub(crate) mod precheck;
-mod process_spec;
+pub(crate) mod process_spec;
 mod processes;
 pub(crate) mod protocol;
 mod read_only_program;

@@ -21,7 +21,7 @@ use crate::{Bind, StartError};
 /// Directories that get a file system of the kernel. Runtimes make them.
 const SYSTEM: [&str; 3] = ["/proc", "/dev", "/sys"];
 /// Maximum number of links in a path, as in the kernel.
-const MAX_LINKS: u32 = 40;
+pub const MAX_LINKS: u32 = 40;
 
 /// What is done about a mount point that the image lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -131,7 +131,7 @@ fn make_one(root: &Root, target: &Path, missing: Missing) -> Result<(), StartErr
 }
 
 /// The names in a path, without those that change nothing.
-fn parts(path: &Path) -> VecDeque<OsString> {
+pub fn parts(path: &Path) -> VecDeque<OsString> {
     path.components()
         .filter_map(|part| match part {
             Component::Normal(name) => Some(name),
@@ -147,7 +147,8 @@ fn create(root: &Root, place: &Path, is_dir: bool) -> Result<(), pathrs::error::
         root.mkdir_all(place, &Permissions::from_mode(0o755))
             .map(drop)
     } else {
-        root.create_file(place, OpenFlags::O_WRONLY, &Permissions::from_mode(0o644))
+        let mode = Permissions::from_mode(0o644);
+        root.create_file(place, OpenFlags::O_WRONLY, &mode)
             .map(drop)
     }
 }
@@ -163,12 +164,9 @@ fn file_type(handle: &impl AsFd) -> io::Result<std::fs::FileType> {
 
 /// The mount points of a container, for an error whose text does not name one.
 pub fn list(binds: &[Bind]) -> String {
-    let targets: Vec<String> = SYSTEM
-        .iter()
-        .map(PathBuf::from)
-        .chain(binds.iter().map(|bind| bind.target.clone()))
-        .map(|target| target.display().to_string())
-        .collect();
+    let targets = SYSTEM.iter().map(Path::new);
+    let targets = targets.chain(binds.iter().map(|bind| bind.target.as_path()));
+    let targets: Vec<String> = targets.map(|target| target.display().to_string()).collect();
     targets.join(", ")
 }
 

@@ -4,14 +4,13 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::sched::{CloneFlags, unshare};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::Pid;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::pid1::{PID1_ARGUMENT, Pid1Config, Pid1Message};
-use super::protocol::send_stdio;
+use super::protocol::{is_readable, is_readable_within, send_stdio};
 use super::{InitEvent, InitProcess, processes};
 use crate::error::cannot_create;
 use crate::{ExitStatus, StartError};
@@ -76,9 +75,7 @@ impl Pid1Client {
             Some(Pid1Message::Created) => {}
             Some(Pid1Message::Failed(reason)) => return Err(StartError::Runtime { reason }),
             _ => {
-                return Err(StartError::Runtime {
-                    reason: "pid 1 of its namespace ended early".to_owned(),
-                });
+                return Err(StartError::runtime("pid 1 of its namespace ended early"));
             }
         }
         // If the container is created and started in one step, pid 1 represents it.
@@ -98,7 +95,7 @@ impl Pid1Client {
     }
 
     fn has_message(&self) -> bool {
-        !self.messages.buffer().is_empty() || can_read(self.messages.get_ref(), Duration::ZERO)
+        !self.messages.buffer().is_empty() || is_readable(self.messages.get_ref())
     }
 }
 
@@ -115,8 +112,8 @@ impl InitProcess for Pid1Client {
         self.messages
             .get_mut()
             .write_all(b"start\n")
-            .map_err(|error| StartError::Runtime {
-                reason: format!("pid 1 of its namespace does not answer ({error})"),
+            .map_err(|error| {
+                StartError::runtime(format!("pid 1 of its namespace does not answer ({error})"))
             })
     }
 
@@ -154,13 +151,8 @@ impl InitProcess for Pid1Client {
     fn kill(&mut self) {
         // The whole namespace ends with pid 1; that is complete once pid 1 can be waited for.
         let _ = self.pid1.kill();
-        let deadline = Instant::now() + KILL_TIMEOUT;
-        let process = rustix::process::pidfd_open(
-            Pid::from_child(&self.pid1),
-            rustix::process::PidfdFlags::empty(),
-        );
-        if let Ok(process) = process
-            && can_read(&process, deadline.saturating_duration_since(Instant::now()))
+        if let Ok(process) = pidfd_open(Pid::from_child(&self.pid1), PidfdFlags::empty())
+            && is_readable_within(&process, KILL_TIMEOUT).unwrap_or(false)
         {
             let _ = self.pid1.wait();
         }
@@ -171,12 +163,4 @@ impl Drop for Pid1Client {
     fn drop(&mut self) {
         self.kill();
     }
-}
-
-fn can_read(file: &impl AsFd, timeout: Duration) -> bool {
-    let timeout = Timespec {
-        tv_sec: timeout.as_secs() as i64,
-        tv_nsec: i64::from(timeout.subsec_nanos()),
-    };
-    poll(&mut [PollFd::new(file, PollFlags::IN)], Some(&timeout)).is_ok_and(|ready| ready > 0)
 }

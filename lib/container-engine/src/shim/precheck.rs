@@ -6,15 +6,13 @@ use std::fs::{self, File};
 use std::io::{ErrorKind, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use super::executable::{foreign_formats, interpreter, is_program};
+use super::mount_points::{self, MAX_LINKS};
 use crate::shim::sandbox::Sandbox;
 use crate::shim::variable;
 use crate::{Bind, StartError};
-
-/// Maximum number of links in a path, as in the kernel.
-const MAX_LINKS: u32 = 40;
 
 /// Returns the path of the command's program in this mount namespace, if it is known.
 pub fn check_command(sandbox: &Sandbox) -> Result<Option<PathBuf>, StartError> {
@@ -224,16 +222,7 @@ struct NotFound;
 
 /// The names of a path, last first.
 fn parts(path: &Path) -> Vec<OsString> {
-    let mut parts: Vec<OsString> = path
-        .components()
-        .filter_map(|part| match part {
-            Component::Normal(part) => Some(part.to_owned()),
-            Component::ParentDir => Some("..".into()),
-            _ => None,
-        })
-        .collect();
-    parts.reverse();
-    parts
+    mount_points::parts(path).into_iter().rev().collect()
 }
 
 fn is_executable(file: &File) -> bool {

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use crate::StartError;
 use node_cache::image::ImageConfig;
 
-/// Docker's default PATH.
-const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// Docker's PATH if neither the image nor the request sets one.
+pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// ENTRYPOINT and the command, or CMD if there is no command.
 pub fn arguments(image: &ImageConfig, command: &[String]) -> Result<Vec<String>, StartError> {

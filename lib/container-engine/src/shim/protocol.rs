@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
+use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
@@ -79,6 +81,18 @@ pub struct CreateSpec {
     pub mounts_dir: PathBuf,
     /// State file of this container; removed last.
     pub state_file: PathBuf,
+}
+
+/// Whether something can be read from the file now, or its other end is closed.
+pub fn is_readable(file: &impl AsFd) -> bool {
+    is_readable_within(file, Duration::ZERO).unwrap_or(false)
+}
+
+/// Waits until something can be read from the file, or its other end is closed. False if that takes
+/// longer than `timeout`.
+pub fn is_readable_within(file: &impl AsFd, timeout: Duration) -> io::Result<bool> {
+    let timeout = Timespec::try_from(timeout).map_err(io::Error::other)?;
+    Ok(poll(&mut [PollFd::new(file, PollFlags::IN)], Some(&timeout))? > 0)
 }
 
 /// Passes the container's stdin, stdout and stderr.

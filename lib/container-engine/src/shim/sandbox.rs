@@ -102,10 +102,7 @@ pub fn create(spec: &CreateSpec, created: &mut CreatedResources) -> Result<Sandb
     let hostname = match spec.network {
         Network::None => spec.name.clone(),
         // Programs look up their own name, which the node's /etc/hosts knows.
-        Network::Host => rustix::system::uname()
-            .nodename()
-            .to_string_lossy()
-            .into_owned(),
+        Network::Host => host_state::node_name(),
     };
     let mut binds =
         network_files(spec, &hostname).map_err(|e| cannot_create("its /etc/hosts", e))?;
@@ -282,23 +279,19 @@ fn make_working_directory(rootfs: &Path, cwd: &str, binds: &[Bind]) {
 /// own name.
 fn network_files(spec: &CreateSpec, hostname: &str) -> io::Result<Vec<Bind>> {
     let taken = |target: &str| spec.binds.iter().any(|b| b.target == Path::new(target));
-    let mut files: Vec<(PathBuf, &str)> = Vec::new();
-    match spec.network {
-        Network::Host => {
-            files.push(("/etc/resolv.conf".into(), "/etc/resolv.conf"));
-            files.push(("/etc/hosts".into(), "/etc/hosts"));
-        }
+    let files: Vec<(PathBuf, &str)> = match spec.network {
+        Network::Host => ["/etc/resolv.conf", "/etc/hosts"]
+            .map(|file| (file.into(), file))
+            .into(),
         Network::None => {
             let hosts = spec.dir.join("hosts");
-            fs::write(
-                &hosts,
-                format!(
-                    "127.0.0.1\tlocalhost {hostname}\n::1\tlocalhost ip6-localhost ip6-loopback\n"
-                ),
-            )?;
-            files.push((hosts, "/etc/hosts"));
+            let text = format!(
+                "127.0.0.1\tlocalhost {hostname}\n::1\tlocalhost ip6-localhost ip6-loopback\n"
+            );
+            fs::write(&hosts, text)?;
+            vec![(hosts, "/etc/hosts")]
         }
-    }
+    };
     Ok(files
         .into_iter()
         .filter(|(host, target)| host.exists() && !taken(target))

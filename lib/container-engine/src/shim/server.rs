@@ -35,23 +35,22 @@ const MAX_REQUEST_BYTES: usize = 16 << 20;
 pub fn run(build_init: BuildInit) -> io::Result<()> {
     // crunch-run handles the signals of its process group; the shim leaves the group.
     let _ = setsid();
-    let mut blocked = SigSet::empty();
-    for signal in [
+    let blocked: SigSet = [
         NixSignal::SIGTERM,
         NixSignal::SIGINT,
         NixSignal::SIGHUP,
         NixSignal::SIGQUIT,
         NixSignal::SIGUSR1,
         NixSignal::SIGUSR2,
-    ] {
-        blocked.add(signal);
-    }
+    ]
+    .into_iter()
+    .collect();
     blocked.thread_block()?;
     umask(rustix::fs::Mode::from_raw_mode(0o022));
 
     // The socket is passed as stdin; the container's processes must not inherit it.
     let control = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
-    let null = fs::OpenOptions::new()
+    let null = fs::File::options()
         .read(true)
         .write(true)
         .open("/dev/null")?;
@@ -217,10 +216,7 @@ impl Shim {
         fds.extend(files.iter().map(|file| PollFd::new(file, PollFlags::IN)));
         let timeout = self.stop_by.filter(|_| running.is_some()).map(|by| {
             let left = wait_while_stopping(by, Instant::now());
-            Timespec {
-                tv_sec: left.as_secs() as i64,
-                tv_nsec: i64::from(left.subsec_nanos()),
-            }
+            Timespec::try_from(left).unwrap_or_default()
         });
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}

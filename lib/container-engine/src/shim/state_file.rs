@@ -10,11 +10,12 @@ use std::time::{Duration, Instant};
 
 use host_state::file::{self, Durability};
 use host_state::trash;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 
 use super::processes;
+use super::protocol::is_readable_within;
 use cgroup::{Cgroup, Layout};
 
 const REMOVE_TIMEOUT: Duration = Duration::from_secs(20);
@@ -61,12 +62,9 @@ impl ShimProcess {
         all.push(shim);
         let deadline = Instant::now() + REMOVE_TIMEOUT;
         for process in &all {
+            // A shim that lost its crunch-run cleans up too, perhaps right now.
             let left = deadline.saturating_duration_since(Instant::now());
-            let left = Timespec {
-                tv_sec: left.as_secs() as i64,
-                tv_nsec: i64::from(left.subsec_nanos()),
-            };
-            if poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&left))? == 0 {
+            if !is_readable_within(process, left)? {
                 return Err(io::Error::new(
                     io::ErrorKind::TimedOut,
                     format!("its shim (process {}) does not die", self.pid),
@@ -127,10 +125,8 @@ pub fn remove_leftovers(run_dir: &Path, name: &str) -> io::Result<Vec<String>> {
         if !is_ours {
             continue;
         }
-        let text = match fs::read(&path) {
-            // A shim that lost its crunch-run cleans up too, perhaps right now.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            text => text?,
+        let Some(text) = file::if_present(fs::read(&path))? else {
+            continue;
         };
         if let Ok(state) = serde_json::from_slice::<StateFile>(&text) {
             remove_cgroup(&state.group, &mut removed)?;
@@ -180,13 +176,10 @@ fn remove_cgroup(group: &Cgroup, removed: &mut Vec<String>) -> io::Result<()> {
         .kill(REMOVE_TIMEOUT)
         .and_then(|()| group.remove(REMOVE_TIMEOUT))
         .map_err(io::Error::other)?;
-    if processes > 0 {
-        let plural = if processes == 1 {
-            "process"
-        } else {
-            "processes"
-        };
-        removed.push(format!("{processes} running {plural}"));
+    match processes {
+        0 => {}
+        1 => removed.push("1 running process".to_owned()),
+        more => removed.push(format!("{more} running processes")),
     }
     if let Some(dir) = group.dirs().first() {
         removed.push(format!("control group {}", dir.display()));

@@ -228,19 +228,14 @@ fn read_failed(
     error: &io::Error,
 ) -> ArchiveError {
     match transport.failure() {
-        Some(source) => ArchiveError::Read {
-            label: label.to_owned(),
-            source,
-        },
+        Some(source) => ArchiveError::read(label, source),
         None => damaged(label, diff_id, &error.to_string()),
     }
 }
 
 fn damaged(label: &str, diff_id: &str, reason: &str) -> ArchiveError {
-    ArchiveError::Damaged {
-        label: label.to_owned(),
-        reason: format!("layer {diff_id} cannot be unpacked: {reason}"),
-    }
+    let reason = format!("layer {diff_id} cannot be unpacked: {reason}");
+    ArchiveError::damaged(label, reason)
 }
 
 enum Unpackable {

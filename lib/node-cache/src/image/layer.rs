@@ -24,10 +24,7 @@ pub fn unpack<A: Archive>(
 ) -> Result<(), ImageError> {
     archive
         .seek(SeekFrom::Start(layer.offset))
-        .map_err(|source| ArchiveError::Read {
-            label: label.to_owned(),
-            source,
-        })?;
+        .map_err(|source| ArchiveError::read(label, source))?;
     let mut stream = LayerStream::open(archive.take(layer.size), label, &layer.diff_id)?;
     Unpacker::new(into)?.run(&mut stream)?;
     Ok(stream.finish()?)

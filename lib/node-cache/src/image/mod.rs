@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 pub use error::ImageError;
-pub use image_archive::{Archive, ArchiveError, ImageConfig};
+pub use image_archive::{Archive, ArchiveError, ImageConfig, digest_hex};
 pub use store::ImageStore;
 
 /// Source of an image. `open` is called on a blocking thread, and only if the image is not in the
@@ -25,6 +25,16 @@ pub struct ImageSource {
     /// Name of the archive in messages.
     pub label: String,
     pub open: Box<dyn FnOnce() -> std::io::Result<Box<dyn Archive>> + Send>,
+}
+
+impl ImageSource {
+    /// The archive, with its name in messages.
+    pub fn open(self) -> Result<(Box<dyn Archive>, String), ArchiveError> {
+        match (self.open)() {
+            Ok(archive) => Ok((archive, self.label)),
+            Err(error) => Err(ArchiveError::read(&self.label, error)),
+        }
+    }
 }
 
 impl std::fmt::Debug for ImageSource {

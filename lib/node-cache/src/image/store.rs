@@ -10,11 +10,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use host_state::file::{Durability, create_private_dir, remove_tree, replace_by};
+use host_state::file::{Durability, create_private_dir, if_present, remove_tree, replace_by};
 use host_state::trash;
 use serde::{Deserialize, Serialize};
 
-use image_archive::{Archive, ArchiveError, ImageConfig, Index, LayerRange, Selected, digest_hex};
+use image_archive::{Archive, ImageConfig, Index, LayerRange, digest_hex};
 
 use super::refused::RefusedImage;
 use super::{Image, ImageError, ImageSource, layer, lock};
@@ -51,10 +51,8 @@ impl ImageStore {
     pub fn lookup(&self, id: &str) -> Result<Option<Image>, ImageError> {
         let hex = digest_hex(id)?;
         let path = self.image_file(hex, "json");
-        let text = match fs::read(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(failed_at(&path)(error)),
+        let Some(text) = if_present(fs::read(&path)).map_err(failed_at(&path))? else {
+            return Ok(None);
         };
         // An unreadable entry counts as missing: the archive has the same information.
         match serde_json::from_slice::<Entry>(&text) {
@@ -84,8 +82,8 @@ impl ImageStore {
 
     fn prepare_unchecked(&self, source: ImageSource) -> Result<Image, ImageError> {
         let Some(id) = &source.id else {
-            let mut archive = open(source)?;
-            return self.load(&mut archive.0, &archive.1, None);
+            let (mut archive, label) = source.open()?;
+            return self.load(&mut archive, &label, None);
         };
         if let Some(image) = self.lookup(id)? {
             return Ok(image);
@@ -97,8 +95,8 @@ impl ImageStore {
         if let Some(image) = self.lookup(&hex)? {
             return Ok(image);
         }
-        let mut archive = open(source)?;
-        self.load(&mut archive.0, &archive.1, Some(&hex))
+        let (mut archive, label) = source.open()?;
+        self.load(&mut archive, &label, Some(&hex))
     }
 
     /// Unpacks the missing layers of the image `want` (or of the only one) of an archive.
@@ -113,11 +111,11 @@ impl ImageStore {
         for layer in &selected.layers {
             self.fill(&mut *archive, &index, layer)?;
         }
-        self.record(&selected)?;
         let entry = Entry {
             config: selected.config,
             diff_ids: selected.layers.into_iter().map(|l| l.diff_id).collect(),
         };
+        self.record(&selected.aliases, &entry)?;
         let hex = digest_hex(&selected.id)?;
         self.lease(hex, entry)?.ok_or_else(|| ImageError::Cache {
             path: self.dir.clone(),
@@ -156,14 +154,9 @@ impl ImageStore {
         filled
     }
 
-    fn record(&self, selected: &Selected) -> Result<(), ImageError> {
-        let entry = Entry {
-            config: selected.config.clone(),
-            diff_ids: selected.layers.iter().map(|l| l.diff_id.clone()).collect(),
-        };
-        let text = serde_json::to_vec(&entry).unwrap_or_default();
-        // Under every id of the image.
-        for id in &selected.aliases {
+    fn record(&self, ids: &[String], entry: &Entry) -> Result<(), ImageError> {
+        let text = serde_json::to_vec(entry).unwrap_or_default();
+        for id in ids {
             let hex = digest_hex(id)?;
             let path = self.image_file(hex, "json");
             let partial = self.image_file(hex, &format!("partial-{}", std::process::id()));
@@ -212,15 +205,6 @@ impl ImageStore {
     fn image_file(&self, hex: &str, ending: &str) -> PathBuf {
         self.dir.join("images").join(format!("{hex}.{ending}"))
     }
-}
-
-fn open(source: ImageSource) -> Result<(Box<dyn Archive>, String), ImageError> {
-    let label = source.label;
-    let archive = (source.open)().map_err(|source| ArchiveError::Read {
-        label: label.clone(),
-        source,
-    })?;
-    Ok((archive, label))
 }
 
 fn failed_at(path: &Path) -> impl FnOnce(io::Error) -> ImageError + use<> {
