@@ -3,7 +3,6 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -11,6 +10,7 @@ use arvados_client::keep::Locator;
 use arvados_client::records::KeepService;
 use arvados_client::{Client, Endpoint, Error};
 use host_state::file::{Durability, create_private_dir, replace_by};
+use host_state::private_dir;
 use serde::{Deserialize, Serialize};
 
 /// Maximum age of a cached entry.
@@ -91,20 +91,11 @@ fn file(cache: &Path, endpoint: &Endpoint) -> PathBuf {
 /// Tokens are sent to the cached services, so only a file that this user wrote and nobody else can
 /// write is used.
 fn read(file: &Path) -> Option<ServerInfo> {
-    let open = fs::OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_NOFOLLOW)
-        .open(file)
-        .ok()?;
-    let facts = open.metadata().ok()?;
-    let is_own = facts.is_file()
-        && facts.uid() == rustix::process::geteuid().as_raw()
-        && facts.mode() & 0o022 == 0;
+    let open = private_dir::open(file).ok()??;
+    let modified = open.metadata().ok()?.modified().ok()?;
     // A time in the future is invalid.
-    let age = SystemTime::now()
-        .duration_since(facts.modified().ok()?)
-        .ok()?;
-    match is_own && age < MAX_AGE {
+    let age = SystemTime::now().duration_since(modified).ok()?;
+    match age < MAX_AGE {
         true => serde_json::from_reader(open).ok(),
         false => None,
     }

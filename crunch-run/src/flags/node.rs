@@ -9,6 +9,7 @@ use crate::environment;
 use container_engine::gpu::CDI_DIRS;
 use container_engine::select::EngineFactory;
 use container_engine::{ProfileError, Seccomp};
+use host_state::private_dir;
 use node_cache::image::ImageStore;
 use node_cache::{Limits, SizeOrPercent};
 
@@ -38,7 +39,9 @@ fn default_cache(env: impl Fn(&str) -> Option<String>) -> PathBuf {
         (None, Some(home)) => PathBuf::from(home).join(".cache/crunch-run"),
         (None, None) => {
             let user = rustix::process::geteuid().as_raw();
-            environment::temp_dir().join(format!("crunch-run-cache-{user}"))
+            let base = environment::temp_dir().join(format!("crunch-run-cache-{user}"));
+            // Whoever uses it says why it cannot be.
+            private_dir::create_beside(&base).unwrap_or(base)
         }
     }
 }

@@ -5,13 +5,14 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use arvados_client::ContainerUuid;
-use host_state::file::{create_private_dir, if_present};
+use host_state::file::if_present;
 use host_state::lock::{acquire_within, is_acquired};
+use host_state::private_dir;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde::{Deserialize, Serialize};
 
@@ -91,18 +92,20 @@ impl Drop for RunGuard {
 pub fn directory(env: impl Fn(&str) -> Option<String>) -> PathBuf {
     let uid = rustix::process::geteuid();
     if uid.is_root() {
-        return "/run/lock/crunch-run".into();
+        return "/run/crunch-run/list".into();
     }
-    match env("XDG_RUNTIME_DIR").filter(|dir| dir.starts_with('/')) {
-        Some(dir) => PathBuf::from(dir).join("crunch-run"),
-        None => crate::environment::temp_dir().join(format!("crunch-run-list-{}", uid.as_raw())),
+    let runtime_dir = env("XDG_RUNTIME_DIR").filter(|dir| dir.starts_with('/'));
+    if let Some(dir) = runtime_dir {
+        return PathBuf::from(dir).join("crunch-run");
     }
+    let base = crate::environment::temp_dir().join(format!("crunch-run-list-{uid}"));
+    // Whoever uses it says why it cannot be.
+    private_dir::create_beside(&base).unwrap_or(base)
 }
 
 /// Registers this process.
 pub fn register(dir: &Path, uuid: &ContainerUuid, paths: Option<RunPaths>) -> io::Result<RunGuard> {
-    create_private_dir(dir)?;
-    check_owner(dir)?;
+    private_dir::create(dir)?;
     let pid = std::process::id();
     let path = dir.join(format!("{uuid}.{pid}"));
     let entry = RunEntry {
@@ -196,7 +199,7 @@ impl Drop for Cleanup {
 impl DeadRuns {
     /// `None` if another process is cleaning up.
     pub fn find(dir: &Path) -> io::Result<Option<Self>> {
-        check_owner(dir)?;
+        private_dir::check(dir)?;
         let registry_lock = open_lock(&dir.join(REGISTRY_LOCK), true)?;
         if !is_acquired(registry_lock.try_lock())? {
             return Ok(None);
@@ -238,22 +241,9 @@ impl DeadRuns {
     }
 }
 
-/// Checks the owner, because another user may have created the directory. Signals go only to pids
-/// from this user's entries.
-fn check_owner(dir: &Path) -> io::Result<()> {
-    let facts = fs::symlink_metadata(dir)?;
-    if facts.is_dir() && facts.uid() == rustix::process::geteuid().as_raw() {
-        return Ok(());
-    }
-    Err(io::Error::other(format!(
-        "{} is not a directory of this user",
-        dir.display()
-    )))
-}
-
 /// Lists live runs. Stale entries without directories are removed.
 pub fn list(dir: &Path) -> io::Result<Vec<RunEntry>> {
-    if if_present(check_owner(dir))?.is_none() {
+    if if_present(private_dir::check(dir))?.is_none() {
         return Ok(Vec::new());
     }
     let mut found = read_all(dir)?.alive;
@@ -263,7 +253,7 @@ pub fn list(dir: &Path) -> io::Result<Vec<RunEntry>> {
 
 /// Killed runs that left something.
 pub fn dead_runs(dir: &Path) -> io::Result<Vec<RunEntry>> {
-    check_owner(dir)?;
+    private_dir::check(dir)?;
     let dead = read_all(dir)?.dead.into_iter();
     Ok(dead.map(|(_, entry)| entry).collect())
 }
@@ -296,7 +286,7 @@ fn read_all(dir: &Path) -> io::Result<RunList> {
         if !is_entry(&path) {
             continue;
         }
-        let Ok(mut file) = File::open(&path) else {
+        let Ok(Some(mut file)) = private_dir::open(&path) else {
             continue;
         };
         let is_dead = file.try_lock_shared().is_ok();

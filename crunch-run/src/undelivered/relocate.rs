@@ -2,12 +2,12 @@
 //! job's sandbox, which contains TMPDIR, as soon as crunch-run ends.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, bail, ensure};
-use host_state::file::{create_private, create_private_dir};
+use host_state::file::create_private;
+use host_state::private_dir;
 
 use crate::node::job_dir::JobDir;
 use crate::undelivered::record::UndeliveredRun;
@@ -29,7 +29,11 @@ pub fn destination(
     let sandbox = fs::canonicalize(env(SANDBOX_VARIABLE)?).ok()?;
     let user = rustix::process::geteuid().as_raw();
     let path = format!("/var/tmp/crunch-run-undelivered-{user}");
-    dir.starts_with(sandbox).then(|| path.into())
+    dir.starts_with(sandbox).then(|| {
+        let path = PathBuf::from(path);
+        // Whoever uses it says why it cannot be.
+        private_dir::create_beside(&path).unwrap_or(path)
+    })
 }
 
 /// Whether `path` is removed with the job as well. HTCondor mounts parts of the sandbox over /tmp
@@ -54,17 +58,8 @@ pub fn relocate(
     destination: &Path,
     token_file: Option<&Path>,
 ) -> anyhow::Result<PathBuf> {
-    create_private_dir(destination)
-        .with_context(|| format!("{} cannot be made", destination.display()))?;
-    let facts = fs::symlink_metadata(destination)?;
     // The name is predictable for every user of this node.
-    ensure!(
-        facts.is_dir()
-            && facts.uid() == rustix::process::geteuid().as_raw()
-            && facts.mode() & 0o077 == 0,
-        "{} is not a directory of this user alone",
-        destination.display()
-    );
+    private_dir::create(destination)?;
     if let Some(sandbox) = std::env::var_os(SANDBOX_VARIABLE).filter(|value| !value.is_empty()) {
         let mounts = fs::read_to_string("/proc/self/mountinfo")?;
         ensure!(
@@ -161,6 +156,6 @@ mod tests {
         let error = relocate(&dir, destination.path(), None)
             .unwrap_err()
             .to_string();
-        assert!(error.contains("this user alone"), "{error}");
+        assert!(error.contains("can be written to by others"), "{error}");
     }
 }

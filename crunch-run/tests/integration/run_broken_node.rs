@@ -22,7 +22,7 @@ impl SmallDisk {
             dir.path(),
             "tmpfs",
             MountFlags::empty(),
-            Some(c"size=1m"),
+            Some(c"size=1m,mode=700"),
         )
         .unwrap();
         Self(dir)

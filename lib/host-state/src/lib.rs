@@ -2,6 +2,7 @@
 
 pub mod file;
 pub mod lock;
+pub mod private_dir;
 mod process;
 pub mod trash;
 

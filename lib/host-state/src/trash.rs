@@ -7,7 +7,6 @@ use std::fs;
 use std::io;
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -17,7 +16,8 @@ use fail_points::fail_point;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::file::{create_private_dir, remove_tree};
+use crate::file::remove_tree;
+use crate::private_dir;
 
 /// Start of a trash's name; the rest is the user.
 const PREFIX: &str = "crunch-run.trash.";
@@ -85,16 +85,11 @@ fn is_usable(target: &Path) -> io::Result<bool> {
     let Some(trash) = target.parent() else {
         return Ok(false);
     };
-    if create_private_dir(trash).is_err() {
-        return Ok(false);
-    }
-    match fs::symlink_metadata(trash) {
-        Ok(facts) => Ok(facts.is_dir()
-            && facts.uid() == rustix::process::geteuid().as_raw()
-            && facts.mode() & 0o077 == 0),
+    match private_dir::create(trash) {
+        Ok(()) => Ok(true),
         // Just removed because it was empty; the caller tries again.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
-        Err(error) => Err(error),
+        Err(_) => Ok(false),
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use cgroup::{Cgroup, Layout};
 use futures_util::future::BoxFuture;
+use host_state::private_dir;
 use node_cache::image::{Image, ImageSource, ImageStore};
 use rustix::thread::{CapabilitySet, capabilities};
 
@@ -24,7 +25,7 @@ use crate::{Container, ContainerSpec, Engine, EngineError, Limits, Recovered, Un
 pub struct Settings {
     /// The program that is re-executed as the shim: by default this one.
     pub program: PathBuf,
-    /// Directory of the state files.
+    /// Directory of the state files. One beside it is used where another user has taken its name.
     pub run_dir: PathBuf,
     /// Whether containers of an ordinary user get control groups in a delegated one, if there is
     /// one.
@@ -127,8 +128,10 @@ impl<R: ShimRuntime> ShimEngine<R> {
         let scratch = spec.scratch.clone();
         let dir = spec.scratch.join(format!("container-{attempt}"));
         let spare_dir = self.store.dir().join("work").join(&cgroup_name);
-        let state_path = self.settings.run_dir.join(&cgroup_name);
-        let mounts_dir = state_file::mounts_dir(&self.settings.run_dir, &cgroup_name);
+        let run_dir = private_dir::create_beside(&self.settings.run_dir)
+            .map_err(|error| EngineError::io("the state of containers cannot be kept", error))?;
+        let state_path = run_dir.join(&cgroup_name);
+        let mounts_dir = state_file::mounts_dir(&run_dir, &cgroup_name);
         let layout = Layout::of_this_process().map_err(|error| {
             EngineError::io("the control groups of this process cannot be read", error)
         })?;

@@ -4,12 +4,11 @@
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use host_state::file::{self, Durability};
-use host_state::trash;
+use host_state::{private_dir, trash};
 
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
@@ -100,32 +99,29 @@ fn cgroup_name_prefix(name: &str) -> String {
 impl StateFile {
     pub fn write(&self, path: &Path) -> io::Result<()> {
         if let Some(dir) = path.parent() {
-            file::create_private_dir(dir)?;
-            let found = fs::symlink_metadata(dir)?;
-            if !found.is_dir() || found.uid() != rustix::process::geteuid().as_raw() {
-                return Err(io::Error::new(
-                    io::ErrorKind::PermissionDenied,
-                    format!("{} belongs to another user", dir.display()),
-                ));
-            }
+            private_dir::create(dir)?;
         }
         file::replace(path, &serde_json::to_vec(self)?, Durability::Process)
     }
 }
 
-/// Kills and removes what is left of containers called `name`; returns what it removed.
+/// Kills and removes what is left of containers called `name`; returns what it removed. Files in
+/// `run_dir` name it, and files in the directories that were used instead. None of another user is
+/// read.
 pub fn remove_leftovers(run_dir: &Path, name: &str) -> io::Result<Vec<String>> {
     let mut removed = Vec::new();
     let layout = Layout::of_this_process()?;
     let prefix = cgroup_name_prefix(name);
-    for entry in fs::read_dir(run_dir).into_iter().flatten().flatten() {
+    let run_dirs = private_dir::existing(run_dir);
+    for entry in run_dirs.flat_map(fs::read_dir).flatten().flatten() {
         let path = entry.path();
+        let run_dir = path.parent().unwrap_or(run_dir);
         let file_name = entry.file_name();
         let is_ours = file_name.to_str().is_some_and(|f| f.starts_with(&prefix));
         if !is_ours {
             continue;
         }
-        let Some(text) = file::if_present(fs::read(&path))? else {
+        let Some(text) = private_dir::read(&path)? else {
             continue;
         };
         if let Ok(state) = serde_json::from_slice::<StateFile>(&text) {
@@ -185,4 +181,45 @@ fn remove_cgroup(group: &Cgroup, removed: &mut Vec<String>) -> io::Result<()> {
         removed.push(format!("control group {}", dir.display()));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::chown;
+
+    use super::*;
+
+    #[test]
+    fn the_files_of_another_user_remove_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let (run_dir, precious) = (dir.path().join("run"), dir.path().join("precious"));
+        let state = StateFile {
+            group: Cgroup::default(),
+            dirs: vec![precious.clone()],
+            shim: None,
+        };
+        let path = run_dir.join("crunch-run-x-0");
+        let set_up = || {
+            fs::create_dir_all(&precious).unwrap();
+            state.write(&path).unwrap();
+        };
+        set_up();
+        assert_eq!(remove_leftovers(&run_dir, "x").unwrap().len(), 1);
+        assert!(!precious.exists());
+        set_up();
+        // A link to a file of this user, which another has made.
+        let elsewhere = dir.path().join("elsewhere");
+        fs::rename(&path, &elsewhere).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, &path).unwrap();
+        assert!(remove_leftovers(&run_dir, "x").is_err() && precious.exists());
+        if rustix::process::geteuid().is_root() {
+            fs::rename(&elsewhere, &path).unwrap();
+            chown(&path, Some(4711), None).unwrap();
+            assert!(remove_leftovers(&run_dir, "x").is_err() && precious.exists());
+            chown(&path, Some(0), None).unwrap();
+            chown(&run_dir, Some(4711), None).unwrap();
+            assert_eq!(remove_leftovers(&run_dir, "x").unwrap(), [""; 0]);
+            assert!(precious.exists() && path.exists());
+        }
+    }
 }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use host_state::file::{Durability, create_private_dir, if_present, remove_tree, replace_by};
-use host_state::trash;
+use host_state::{private_dir, trash};
 use serde::{Deserialize, Serialize};
 
 use image_archive::{Archive, ImageConfig, Index, LayerRange, digest_hex};
@@ -33,8 +33,10 @@ struct Entry {
 }
 
 impl ImageStore {
-    /// Creates `dir` if it is missing.
+    /// Creates `dir` if it is missing. It is refused if others may write to it: what is unpacked
+    /// in it is not verified again.
     pub fn open(dir: &Path) -> Result<Self, ImageError> {
+        private_dir::create(dir).map_err(failed_at(dir))?;
         for name in ["layers", "images"] {
             let path = dir.join(name);
             create_private_dir(&path).map_err(failed_at(&path))?;
