@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::watch;
+use tokio::sync::{broadcast, watch};
 
 use crate::auth::attempt_token::AttemptTokenVerifier;
 use crate::auth::{self, Caller};
@@ -13,7 +13,7 @@ use crate::db::readers::Readers;
 use crate::disk_reserve::DiskReserve;
 use crate::emulation::faults::Faults;
 use crate::error::{ApiError, Result};
-use crate::events::feed::EventFeed;
+use crate::events::event::Event;
 use crate::gateway::tunnel_registry::TunnelRegistry;
 use crate::limits::{ClientShare, Limits};
 use crate::metrics::Metrics;
@@ -32,7 +32,8 @@ pub struct App {
     pub attempt_tokens: Arc<AttemptTokenVerifier>,
     pub blocks: Arc<BlockStore>,
     pub disk_reserve: DiskReserve,
-    pub events: Arc<EventFeed>,
+    /// The channel of committed events.
+    pub events: broadcast::Sender<Arc<Event>>,
     pub faults: Faults,
     pub tunnels: TunnelRegistry,
     pub metrics: Metrics,

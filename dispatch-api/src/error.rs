@@ -71,6 +71,14 @@ impl ApiError {
         ApiError::Invalid(vec![text.into()])
     }
 
+    /// Status 422 with all of these messages, unless there are none.
+    pub fn reject_all(messages: Vec<String>) -> Result<()> {
+        match messages.is_empty() {
+            true => Ok(()),
+            false => Err(ApiError::Invalid(messages)),
+        }
+    }
+
     /// Status 403, with the Rails class name that clients of Arvados know and what is needed.
     pub fn denied(reason: impl fmt::Display) -> Self {
         ApiError::Denied(format!("#<ArvadosModel::PermissionDeniedError: {reason}>"))

@@ -11,7 +11,7 @@ use crate::db::rows;
 use crate::error::Result;
 use crate::garbage;
 use crate::project;
-use crate::schema::COLLECTIONS;
+use crate::schema::{COLLECTIONS, GROUPS, Resource};
 use crate::store::transaction::Tx;
 
 /// Maximum number of rows that one batch handles per kind of record.
@@ -33,9 +33,9 @@ pub struct BatchResult {
 
 pub fn run_batch(tx: &Tx<'_>) -> Result<BatchResult> {
     let mut handled = 0;
-    handled += trash_expired(tx)?;
+    handled += trash_expired(tx, &COLLECTIONS)?;
     handled += delete_expired(tx)?;
-    handled += project::trash_expired(tx, BATCH_ROWS)?;
+    handled += trash_expired(tx, &GROUPS)?;
     handled += project::delete_expired(tx, BATCH_ROWS)?;
     handled += prune(
         tx,
@@ -56,17 +56,14 @@ pub fn run_batch(tx: &Tx<'_>) -> Result<BatchResult> {
     })
 }
 
-fn trash_expired(tx: &Tx<'_>) -> Result<usize> {
+/// Moves collections or projects to the trash whose time has come. Returns how many.
+fn trash_expired(tx: &Tx<'_>, resource: &'static Resource) -> Result<usize> {
     let system = Identity::system(tx.config.system_user());
-    let due = rows::find(
-        tx.conn,
-        &COLLECTIONS,
-        "is_trashed = 0 AND trash_at <= ?1 LIMIT ?2",
-        &[&tx.now, &BATCH_ROWS],
-    )?;
-    for collection in &due {
-        let trashed = collection.clone().with("is_trashed", true);
-        tx.update_derived(&COLLECTIONS, &system, collection, &trashed)?;
+    let due = "is_trashed = 0 AND trash_at <= ?1 LIMIT ?2";
+    let due = rows::find(tx.conn, resource, due, &[&tx.now, &BATCH_ROWS])?;
+    for record in &due {
+        let trashed = record.clone().with("is_trashed", true);
+        tx.update_derived(resource, &system, record, &trashed)?;
     }
     Ok(due.len())
 }

@@ -20,6 +20,7 @@ use serde_json::Value;
 use crate::app::App;
 use crate::auth::Identity;
 use crate::blocks::signature;
+use crate::blocks::sweep::StoredBlock;
 use crate::clock;
 use crate::db::rows;
 use crate::error::{ApiError, Result};
@@ -64,6 +65,13 @@ pub struct Report {
     pub held_bytes: u64,
     /// Whether another call would remove more.
     pub more: bool,
+}
+
+impl Report {
+    fn add(&mut self, removed: &[StoredBlock]) {
+        self.blocks += removed.len() as u64;
+        self.bytes += removed.iter().map(|block| block.bytes).sum::<u64>();
+    }
 }
 
 /// Removes garbage. Only one call does so at a time.
@@ -111,8 +119,7 @@ pub fn collect(app: &App, request: Request) -> Result<Report> {
             return Ok(());
         }
         if request.dry_run {
-            report.blocks += 1;
-            report.bytes += block.bytes;
+            report.add(&[block]);
             return Ok(());
         }
         if report.blocks >= MAX_REMOVED {
@@ -121,19 +128,13 @@ pub fn collect(app: &App, request: Request) -> Result<Report> {
         }
         candidates.push(block);
         if candidates.len() == BATCH_BLOCKS {
-            for removed in sweep.remove(&candidates, before)? {
-                report.blocks += 1;
-                report.bytes += removed.bytes;
-            }
+            report.add(&sweep.remove(&candidates, before)?);
             candidates.clear();
             fail_point("api.garbage.removed");
         }
         Ok(())
     })?;
-    for removed in sweep.remove(&candidates, before)? {
-        report.blocks += 1;
-        report.bytes += removed.bytes;
-    }
+    report.add(&sweep.remove(&candidates, before)?);
     match (is_full, report.blocks) {
         (true, 0) => Err(ApiError::DiskFull),
         (true, _) => Ok(Report {

@@ -43,34 +43,37 @@ pub fn parsed_bytes_of_form(form: &[u8]) -> usize {
 
 /// An upper bound of the number of values in valid JSON text.
 pub fn count_values(text: &[u8]) -> usize {
-    let (mut count, mut in_string, mut escaped) = (1, false, false);
-    for byte in text {
-        match (in_string, byte) {
-            (true, _) if escaped => escaped = false,
-            (true, b'\\') => escaped = true,
-            (_, b'"') => in_string = !in_string,
-            (false, b',' | b':' | b'[') => count += 1,
-            _ => {}
-        }
-    }
-    count
+    1 + outside_strings(text)
+        .filter(|byte| matches!(byte, b',' | b':' | b'['))
+        .count()
 }
 
 /// The greatest number of arrays and objects that are open at once in valid JSON text.
 fn depth(text: &[u8]) -> usize {
-    let (mut depth, mut greatest, mut in_string, mut escaped) = (0_usize, 0, false, false);
-    for byte in text {
-        match (in_string, byte) {
-            (true, _) if escaped => escaped = false,
-            (true, b'\\') => escaped = true,
-            (_, b'"') => in_string = !in_string,
-            (false, b'[' | b'{') => depth += 1,
-            (false, b']' | b'}') => depth = depth.saturating_sub(1),
+    let (mut depth, mut greatest) = (0_usize, 0);
+    for byte in outside_strings(text) {
+        match byte {
+            b'[' | b'{' => depth += 1,
+            b']' | b'}' => depth = depth.saturating_sub(1),
             _ => {}
         }
         greatest = greatest.max(depth);
     }
     greatest
+}
+
+/// The bytes of valid JSON text that are in no string.
+fn outside_strings(text: &[u8]) -> impl Iterator<Item = u8> {
+    let (mut in_string, mut escaped) = (false, false);
+    text.iter().copied().filter(move |byte| {
+        match (in_string, byte) {
+            (true, _) if escaped => escaped = false,
+            (true, b'\\') => escaped = true,
+            (_, b'"') => in_string = !in_string,
+            _ => {}
+        }
+        !in_string
+    })
 }
 
 #[cfg(test)]

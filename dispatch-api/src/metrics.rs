@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -13,31 +12,23 @@ use prometheus_client::registry::Registry;
 use crate::db::readers::Readers;
 use crate::error::{ApiError, Result};
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ResponseLabels {
-    method: String,
-    code: u16,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct StateLabel {
-    state: String,
-}
+/// Names and values.
+type Labels<const N: usize> = [(&'static str, String); N];
 
 pub struct Metrics {
     registry: Registry,
-    requests: Family<ResponseLabels, Counter>,
+    requests: Family<Labels<2>, Counter>,
     seconds: Histogram,
-    containers: Family<StateLabel, Gauge>,
+    containers: Family<Labels<1>, Gauge>,
     tunnels: Gauge,
 }
 
 impl Default for Metrics {
     fn default() -> Self {
         let mut registry = Registry::with_prefix("dispatch_api");
-        let requests = Family::<ResponseLabels, Counter>::default();
+        let requests = Family::<Labels<2>, Counter>::default();
         let seconds = Histogram::new(exponential_buckets(0.0005, 2.0, 16));
-        let containers = Family::<StateLabel, Gauge>::default();
+        let containers = Family::<Labels<1>, Gauge>::default();
         let tunnels = Gauge::default();
         registry.register(
             "requests",
@@ -73,10 +64,10 @@ impl Metrics {
             .into_iter()
             .find(|known| *known == method.as_str())
             .unwrap_or("other");
-        let labels = ResponseLabels {
-            method: method.to_owned(),
-            code: code.as_u16(),
-        };
+        let labels = [
+            ("method", method.to_owned()),
+            ("code", code.as_str().to_owned()),
+        ];
         self.requests.get_or_create(&labels).inc();
         self.seconds.observe(took.as_secs_f64());
     }
@@ -89,7 +80,7 @@ impl Metrics {
             )?;
             let mut rows = counts.query([])?;
             while let Some(row) = rows.next()? {
-                let state = StateLabel { state: row.get(0)? };
+                let state = [("state", row.get(0)?)];
                 self.containers.get_or_create(&state).set(row.get(1)?);
             }
             Ok(())

@@ -9,6 +9,7 @@ use tracing::{info, warn};
 
 use crate::app::App;
 use crate::blocks::signature::SIGNATURE_TTL;
+use crate::error::Result;
 use crate::expiry;
 use crate::garbage;
 use crate::server_tls::ServerTls;
@@ -18,35 +19,47 @@ const HOUSEKEEPING_INTERVAL: Duration = Duration::from_secs(60);
 const SWEEP_INTERVAL: Duration = Duration::from_secs(24 * 3600);
 const FIRST_SWEEP_DELAY: Duration = Duration::from_secs(3600);
 
-/// Removes blocks that nobody can refer to any more: their signatures have expired.
-async fn sweep(app: &Arc<App>) {
-    let request = garbage::Request {
-        older_than: Duration::from_secs(SIGNATURE_TTL),
-        empty_trash: false,
-        dry_run: false,
-    };
+/// Repeats a batch of work until it says that there is no more, or fails.
+async fn repeat(
+    app: &Arc<App>,
+    failed: &str,
+    batch: impl Fn(&App) -> Result<bool> + Copy + Send + 'static,
+) {
     loop {
         let worker = app.clone();
-        let collected =
-            tokio::task::spawn_blocking(move || garbage::collect(&worker, request)).await;
-        match collected {
-            Ok(Ok(report)) => {
-                info!(
-                    blocks = report.blocks,
-                    bytes = report.bytes,
-                    "removed unused blocks"
-                );
-                if !report.more {
-                    return;
-                }
-            }
+        match tokio::task::spawn_blocking(move || batch(&worker)).await {
+            Ok(Ok(true)) => {}
+            Ok(Ok(false)) | Err(_) => return,
             Ok(Err(problem)) => {
-                warn!(error = %problem, "cannot remove unused blocks; the next try is in a day");
+                warn!(error = %problem, "{failed}");
                 return;
             }
-            Err(_) => return,
         }
     }
+}
+
+/// Removes blocks that nobody can refer to any more: their signatures have expired.
+fn sweep(app: &App) -> Result<bool> {
+    let report = garbage::collect(
+        app,
+        garbage::Request {
+            older_than: Duration::from_secs(SIGNATURE_TTL),
+            empty_trash: false,
+            dry_run: false,
+        },
+    )?;
+    info!(
+        blocks = report.blocks,
+        bytes = report.bytes,
+        "removed unused blocks"
+    );
+    Ok(report.more)
+}
+
+fn expire(app: &App) -> Result<bool> {
+    let done = app.write(expiry::run_batch)?;
+    app.attempt_tokens.remove_overrides(&done.removed_overrides);
+    Ok(done.more)
 }
 
 /// Runs until the server stops.
@@ -57,30 +70,14 @@ pub async fn run(app: Arc<App>, tls: Arc<ServerTls>) {
         tick.tick().await;
         if tokio::time::Instant::now() >= next_sweep {
             next_sweep += SWEEP_INTERVAL;
-            sweep(&app).await;
+            let failed = "cannot remove unused blocks; the next try is in a day";
+            repeat(&app, failed, sweep).await;
         }
         app.rejections.log_counts();
         app.disk_reserve.refill();
         if let Err(problem) = tls.renew_if_due(Timestamp::now()) {
             warn!(error = %problem, "cannot renew the certificate; retrying in one minute");
         }
-        loop {
-            let worker = app.clone();
-            let result = tokio::task::spawn_blocking(move || worker.write(expiry::run_batch)).await;
-            match result {
-                Ok(Ok(result)) => {
-                    app.attempt_tokens
-                        .remove_overrides(&result.removed_overrides);
-                    if !result.more {
-                        break;
-                    }
-                }
-                Ok(Err(problem)) => {
-                    warn!(error = %problem, "expiry failed; the next run is in one minute");
-                    break;
-                }
-                Err(_) => break,
-            }
-        }
+        repeat(&app, "expiry failed; the next run is in one minute", expire).await;
     }
 }

@@ -68,27 +68,11 @@ pub fn check_time_left(project: &Record, now: &str) -> Result<()> {
 /// Deletes a group for good. What is shared through it is shared no more without it.
 pub fn delete(tx: &Tx<'_>, caller: &Caller, group: &Record) -> Result<()> {
     let uuid = group.uuid();
-    for link in rows::find(
-        tx.conn,
-        &LINKS,
-        "head_uuid = ?1 OR tail_uuid = ?1",
-        &[&uuid],
-    )? {
+    let links = "head_uuid = ?1 OR tail_uuid = ?1";
+    for link in rows::find(tx.conn, &LINKS, links, &[&uuid])? {
         tx.delete(&LINKS, caller, &link)?;
     }
     tx.delete(&GROUPS, caller, group)
-}
-
-/// Moves projects to the trash whose time has come. Returns how many.
-pub fn trash_expired(tx: &Tx<'_>, limit: i64) -> Result<usize> {
-    let system = Identity::system(tx.config.system_user());
-    let due = "trash_at <= ?1 AND is_trashed = 0 LIMIT ?2";
-    let due = rows::find(tx.conn, &GROUPS, due, &[&tx.now, &limit])?;
-    for project in &due {
-        let trashed = project.clone().with("is_trashed", true);
-        tx.update_derived(&GROUPS, &system, project, &trashed)?;
-    }
-    Ok(due.len())
 }
 
 /// Deletes part of what is in one of the projects whose time in the trash has ended, or the project

@@ -10,7 +10,7 @@ use fail_points::fail_point;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{broadcast, watch};
 use tracing::{info, warn};
 
 use crate::EX_CONFIG;
@@ -24,7 +24,8 @@ use crate::db::{self, MigrateError};
 use crate::disk_reserve::DiskReserve;
 use crate::emulation::faults::Faults;
 use crate::error::ApiError;
-use crate::events::feed::EventFeed;
+use crate::events::MAX_LISTENER_LAG;
+use crate::events::event::Event;
 use crate::gateway::tunnel_registry::TunnelRegistry;
 use crate::http::certificate::{self, CertificateError};
 use crate::http::listener::{self, ListenerSettings};
@@ -238,12 +239,15 @@ fn open_app(
         .map_err(MigrateError::from)?;
     let access_log = options.access_log.as_deref().map(AccessLog::open);
     let access_log = access_log.transpose().map_err(StartError::AccessLog)?;
-    let events = Arc::new(EventFeed::default());
+    let events = broadcast::channel(MAX_LISTENER_LAG).0;
     let publish = {
         let (events, attempt_tokens) = (events.clone(), attempt_tokens.clone());
-        Box::new(move |committed, overrides| {
+        Box::new(move |committed: Vec<Event>, overrides| {
             attempt_tokens.apply_overrides(overrides);
-            events.publish(committed);
+            for event in committed {
+                // An event without listeners is dropped.
+                let _ = events.send(Arc::new(event));
+            }
         })
     };
     let (writer, thread) =

@@ -14,34 +14,28 @@ use crate::auth::Caller;
 use crate::container::lifecycle;
 use crate::error::{ApiError, Result};
 use crate::schema::{LOGS, TOKENS};
+use crate::store::transaction::Tx;
 
 /// Maximum number of items of one request; the writer does nothing else meanwhile.
 pub const MAX_BULK_ITEMS: usize = 250;
 
 pub const ROUTES: &[Route] = &[
-    Route::new("POST", "containers/bulk_lock", |call, _| {
-        lock_containers(call)
-    }),
+    Route::new("POST", "containers/bulk_lock", lock_containers),
     Route::new(
         "POST",
         "api_client_authorizations/bulk_create",
-        |call, _| create_tokens(call),
+        create_tokens,
     ),
-    Route::new("POST", "logs/bulk_create", |call, _| create_logs(call)),
+    Route::new("POST", "logs/bulk_create", create_logs),
 ];
 
 /// `POST api_client_authorizations/bulk_create`: each item has the attributes of a single request.
-fn create_tokens(call: &Call) -> Result<Reply> {
+fn create_tokens(call: &Call, _: &str) -> Result<Reply> {
     let wanted = parse_records(call, "/arvados/v1/api_client_authorizations")?;
     let (caller, remote) = (call.caller.clone(), call.remote.clone());
-    let created = call.write(move |tx| {
-        let created = wanted.into_iter().map(|attributes| {
-            tx.in_savepoint(|| tokens::create(tx, &caller, &attributes?, &remote))
-        });
-        let created = fail_on_server_error(created);
-        fail_point("api.token-create.before-commit");
-        created
-    })?;
+    let create = move |tx: &Tx<'_>, attributes| tokens::create(tx, &caller, &attributes, &remote);
+    let before_commit = || fail_point("api.token-create.before-commit");
+    let created = write_each(call, wanted, create, before_commit)?;
     fail_point("api.token-create.before-answer");
     Ok(render_items(created, |token| {
         render::record(&TOKENS, token, None)
@@ -49,19 +43,15 @@ fn create_tokens(call: &Call) -> Result<Reply> {
 }
 
 /// `POST logs/bulk_create`: each item has the attributes of a single request.
-fn create_logs(call: &Call) -> Result<Reply> {
+fn create_logs(call: &Call, _: &str) -> Result<Reply> {
     let wanted = parse_records(call, "/arvados/v1/logs")?;
     let entries: Vec<_> = wanted
         .into_iter()
         .map(|attributes| logs::parse_entry(&attributes?))
         .collect();
     let caller = call.caller.clone();
-    let created = call.write(move |tx| {
-        let created = entries
-            .into_iter()
-            .map(|entry| tx.in_savepoint(|| logs::insert(tx, &caller, entry?)));
-        fail_on_server_error(created)
-    })?;
+    let insert = move |tx: &Tx<'_>, entry| logs::insert(tx, &caller, entry);
+    let created = write_each(call, entries, insert, || ())?;
     Ok(render_items(created, |entry| {
         render::record(&LOGS, entry, None)
     }))
@@ -73,10 +63,12 @@ fn parse_records(call: &Call, single: &str) -> Result<Vec<Result<Map<String, Val
     if !call.caller.may_request("POST", single) {
         return Err(ApiError::OutOfScope);
     }
-    let each = items(call)?.into_iter().map(|item| match item {
-        Value::Object(attributes) => Ok(attributes),
-        _ => Err(ApiError::invalid("an item must be an object")),
-    });
+    let each = items(call)?
+        .into_iter()
+        .map(|item| match item {
+            Value::Object(attributes) => Ok(attributes),
+            _ => Err(ApiError::invalid("an item must be an object")),
+        });
     Ok(each.collect())
 }
 
@@ -89,21 +81,16 @@ struct LockItem {
 
 /// `POST containers/bulk_lock`: each item names a container, the token to lock it with, and the
 /// etag that was seen.
-fn lock_containers(call: &Call) -> Result<Reply> {
+fn lock_containers(call: &Call, _: &str) -> Result<Reply> {
     let wanted: Vec<Result<LockItem>> = items(call)?
         .into_iter()
         .map(|item| parse_lock_item(call, &item))
         .collect();
     fail_point("api.lock.accepted");
-    let locked = call.write(move |tx| {
-        let locked = wanted.into_iter().map(|item| {
-            let item = item?;
-            tx.in_savepoint(|| lifecycle::lock(tx, &item.caller, &item.uuid, item.etag.as_deref()))
-        });
-        let locked = fail_on_server_error(locked);
-        fail_point("api.lock.before-commit");
-        locked
-    })?;
+    let lock = |tx: &Tx<'_>, item: LockItem| {
+        lifecycle::lock(tx, &item.caller, &item.uuid, item.etag.as_deref())
+    };
+    let locked = write_each(call, wanted, lock, || fail_point("api.lock.before-commit"))?;
     fail_point("api.lock.before-answer");
     Ok(render_items(locked, |container| {
         containers::lock_reply(&container)
@@ -139,14 +126,27 @@ fn items(call: &Call) -> Result<Vec<Value>> {
     }
 }
 
-/// Collects the results. A server error of one item rolls back all of them.
-fn fail_on_server_error<T>(result: impl Iterator<Item = Result<T>>) -> Result<Vec<Result<T>>> {
-    result
-        .map(|result| match result {
-            Err(broken) if broken.status().is_server_error() => Err(broken),
-            result => Ok(result),
-        })
-        .collect()
+/// Carries out each item in a savepoint. A server error of one rolls back all of them.
+fn write_each<I: Send + 'static, T: Send + 'static>(
+    call: &Call,
+    items: Vec<Result<I>>,
+    work: impl Fn(&Tx<'_>, I) -> Result<T> + Send + 'static,
+    before_commit: fn(),
+) -> Result<Vec<Result<T>>> {
+    call.write(move |tx| {
+        let written = items.into_iter().map(|item| {
+            let item = item?;
+            tx.in_savepoint(|| work(tx, item))
+        });
+        let written = written
+            .map(|result| match result {
+                Err(broken) if broken.status().is_server_error() => Err(broken),
+                result => Ok(result),
+            })
+            .collect();
+        before_commit();
+        written
+    })
 }
 
 fn render_items<T>(result: Vec<Result<T>>, show: impl Fn(T) -> Reply) -> Reply {

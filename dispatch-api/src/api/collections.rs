@@ -27,12 +27,12 @@ const MAX_UPDATE_ROUNDS: usize = 10;
 pub const ROUTES: &[Route] = &[
     Route::new("GET", "collections", |call, _| {
         let manifests = Manifests::of(call);
-        resource::list(call, &COLLECTIONS, |record| manifests.sign(call, record))
+        resource::list_finished(call, &COLLECTIONS, |record| manifests.sign(call, record))
     }),
-    Route::new("POST", "collections", |call, _| create(call)),
+    Route::new("POST", "collections", create),
     Route::new("GET", "collections/{}", |call, name| match is_pdh(name) {
         true => by_pdh(call, name),
-        false => by_uuid(call, name),
+        false => show(call, resource::fetch(call, &COLLECTIONS, name)?),
     }),
     Route::new("PUT", "collections/{}", update),
     Route::new("DELETE", "collections/{}", trash),
@@ -115,7 +115,7 @@ impl ContentChanges {
     }
 }
 
-fn create(call: &Call) -> Result<Reply> {
+fn create(call: &Call, _: &str) -> Result<Reply> {
     let mut attributes = call.params.attributes(&COLLECTIONS)?;
     let changes = ContentChanges::of(call)?;
     // Until the collection is committed.
@@ -138,7 +138,7 @@ fn update(call: &Call, uuid: &str) -> Result<Reply> {
         return show(call, updated.ok_or(ApiError::Busy)?);
     }
     for _ in 0..MAX_UPDATE_ROUNDS {
-        let old = resource::get(call, &COLLECTIONS, uuid)?;
+        let old = resource::fetch(call, &COLLECTIONS, uuid)?;
         let content = changes.apply(call, given.as_ref(), Some(&old), &hold)?;
         let based_on = changes.use_current(given.as_ref()).then_some(&old);
         if let Some(updated) = write_update(call, uuid, &attributes, Some(content), based_on)? {
@@ -257,10 +257,6 @@ fn replace_files(
     Ok(content)
 }
 
-fn by_uuid(call: &Call, uuid: &str) -> Result<Reply> {
-    show(call, resource::get(call, &COLLECTIONS, uuid)?)
-}
-
 fn readable_by_pdh(call: &Call, pdh: &str, include_trash: bool) -> Result<Record> {
     let readers = &call.app.readers;
     readers
@@ -293,7 +289,7 @@ fn by_pdh(call: &Call, pdh: &str) -> Result<Reply> {
 
 fn show(call: &Call, mut record: Record) -> Result<Reply> {
     Manifests::of(call).sign(call, &mut record);
-    resource::show(call, &COLLECTIONS, &record)
+    resource::show(call, &COLLECTIONS, record)
 }
 
 /// Whether a project around it is in the trash, which is shown only if that is asked for.

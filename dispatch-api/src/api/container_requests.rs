@@ -4,7 +4,7 @@ use rusqlite::{Connection, params};
 use serde_json::json;
 
 use super::call::{Call, Reply};
-use super::resource;
+use super::resource::{get, list, write};
 use super::route::Route;
 use crate::auth::permission;
 use crate::container::request;
@@ -14,11 +14,11 @@ use crate::schema::{CONTAINER_REQUESTS, CONTAINERS};
 
 pub const ROUTES: &[Route] = &[
     Route::new("GET", "container_requests", |call, _| {
-        resource::list(call, &CONTAINER_REQUESTS, |_| ())
+        list(call, &CONTAINER_REQUESTS)
     }),
-    Route::new("POST", "container_requests", |call, _| create(call)),
+    Route::new("POST", "container_requests", create),
     Route::new("GET", "container_requests/{}", |call, uuid| {
-        show(call, &resource::get(call, &CONTAINER_REQUESTS, uuid)?)
+        get(call, &CONTAINER_REQUESTS, uuid)
     }),
     Route::new("PUT", "container_requests/{}", update),
     Route::new("DELETE", "container_requests/{}", delete),
@@ -29,29 +29,26 @@ pub const ROUTES: &[Route] = &[
     ),
 ];
 
-fn create(call: &Call) -> Result<Reply> {
+fn create(call: &Call, _: &str) -> Result<Reply> {
     let attributes = call.params.attributes(&CONTAINER_REQUESTS)?;
-    let caller = call.caller.clone();
-    let created = call.write(move |tx| request::create(tx, &caller, &attributes))?;
-    show(call, &created)
+    write(call, &CONTAINER_REQUESTS, move |tx, caller| {
+        request::create(tx, caller, &attributes)
+    })
 }
 
 fn update(call: &Call, uuid: &str) -> Result<Reply> {
     let attributes = call.params.attributes(&CONTAINER_REQUESTS)?;
-    let (caller, uuid, etag) = (call.caller.clone(), uuid.to_owned(), call.if_match.clone());
-    let updated =
-        call.write(move |tx| request::update(tx, &caller, &uuid, &attributes, etag.as_deref()))?;
-    show(call, &updated)
+    let (uuid, etag) = (uuid.to_owned(), call.if_match.clone());
+    write(call, &CONTAINER_REQUESTS, move |tx, caller| {
+        request::update(tx, caller, &uuid, &attributes, etag.as_deref())
+    })
 }
 
 fn delete(call: &Call, uuid: &str) -> Result<Reply> {
-    let (caller, uuid) = (call.caller.clone(), uuid.to_owned());
-    let deleted = call.write(move |tx| request::delete(tx, &caller, &uuid))?;
-    show(call, &deleted)
-}
-
-fn show(call: &Call, record: &Record) -> Result<Reply> {
-    resource::show(call, &CONTAINER_REQUESTS, record)
+    let uuid = uuid.to_owned();
+    write(call, &CONTAINER_REQUESTS, move |tx, caller| {
+        request::delete(tx, caller, &uuid)
+    })
 }
 
 /// The place of a container among those of all users that wait, and how many have started.
@@ -63,14 +60,9 @@ fn place_in_queue(connection: &Connection, container: &Record) -> Result<String>
         FROM containers
         WHERE state IN ('Queued', 'Locked', 'Running') AND priority > 0";
     let of = params![container.int("priority"), container.uuid()];
-    let counts = connection.prepare_cached(count)?.query_row(of, |row| {
-        Ok((
-            row.get::<_, i64>(0)?,
-            row.get::<_, i64>(1)?,
-            row.get::<_, i64>(2)?,
-        ))
-    });
-    let (waiting, ahead, started) = counts?;
+    let mut counts = connection.prepare_cached(count)?;
+    let (waiting, ahead, started): (i64, i64, i64) =
+        counts.query_row(of, |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
     Ok(format!(
         "Waiting in queue for a dispatcher: number {} of {waiting} that wait; {started} of all users' containers run or are being started.",
         ahead + 1
@@ -82,10 +74,8 @@ fn container_status(call: &Call, uuid: &str) -> Result<Reply> {
     call.app.readers.read(|connection| {
         let request =
             permission::require_readable(connection, &CONTAINER_REQUESTS, &call.caller, uuid)?;
-        let container = match request.some_text("container_uuid") {
-            Some(uuid) => permission::find_readable(connection, &CONTAINERS, &call.caller, uuid)?,
-            None => None,
-        };
+        let uuid = request.text("container_uuid");
+        let container = permission::find_readable(connection, &CONTAINERS, &call.caller, uuid)?;
         let container = container.unwrap_or_default();
         let status = match container.text("state") {
             "Queued" if container.int("priority") == 0 => {

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use fail_points::fail_point;
 
 use super::call::{Call, Reply};
-use super::resource;
+use super::resource::{change, fetch, get, list, show, write};
 use super::route::Route;
 use crate::auth::permission;
 use crate::container::{constraints, create, lifecycle, priority, reuse};
@@ -13,17 +13,15 @@ use crate::db::rows;
 use crate::error::{ApiError, Result};
 use crate::record::Record;
 use crate::record::patch;
-use crate::schema::{CONTAINERS, TOKENS};
+use crate::schema::{CONTAINERS, TOKENS, humanise};
+use crate::store::revocation::{self, RevocationScope};
 
 pub const ROUTES: &[Route] = &[
-    Route::new("GET", "containers", |call, _| {
-        resource::list(call, &CONTAINERS, |_| ())
-    }),
-    Route::new("POST", "containers", |call, _| create(call)),
+    Route::new("GET", "containers", |call, _| list(call, &CONTAINERS)),
+    Route::new("POST", "containers", create),
     Route::new("GET", "containers/current", |call, _| current(call)),
     Route::new("GET", "containers/{}", |call, uuid| {
-        let record = resource::get(call, &CONTAINERS, uuid)?;
-        resource::show(call, &CONTAINERS, &record)
+        get(call, &CONTAINERS, uuid)
     }),
     Route::new("PUT", "containers/{}", update),
     Route::new("DELETE", "containers/{}", delete),
@@ -70,15 +68,14 @@ pub(super) fn lock_reply(container: &Record) -> Reply {
     }
 }
 
-fn create(call: &Call) -> Result<Reply> {
+fn create(call: &Call, _: &str) -> Result<Reply> {
     if !call.caller.is_admin {
         return Err(ApiError::denied(
             "only an administrator may create containers",
         ));
     }
     let attributes = call.params.attributes(&CONTAINERS)?;
-    let caller = call.caller.clone();
-    let created = call.write(move |tx| {
+    write(call, &CONTAINERS, move |tx, caller| {
         let blank = Record::new()
             .with("cwd", ".")
             .with("output_storage_classes", json!(["default"]))
@@ -91,15 +88,10 @@ fn create(call: &Call) -> Result<Reply> {
         let blank_names: Vec<String> = ["container_image", "output_path"]
             .into_iter()
             .filter(|name| container.some_text(name).is_none())
-            .map(|name| format!("{} can't be blank", crate::schema::humanise(name)))
+            .map(|name| format!("{} can't be blank", humanise(name)))
             .collect();
-        if !blank_names.is_empty() {
-            return Err(ApiError::Invalid(blank_names));
-        }
-        if container
-            .some_text("state")
-            .is_some_and(|state| state != "Queued")
-        {
+        ApiError::reject_all(blank_names)?;
+        if !matches!(container.text("state"), "" | "Queued") {
             return Err(ApiError::invalid("State of a new container must be Queued"));
         }
         let runtime = constraints::runtime(container.get("runtime_constraints"), true)?;
@@ -111,9 +103,8 @@ fn create(call: &Call) -> Result<Reply> {
         )?;
         container.set("scheduling_parameters", scheduling);
         container.set("reuse_key", reuse::reuse_key(&container));
-        create::insert_queued(tx, &caller, container)
-    })?;
-    resource::show(call, &CONTAINERS, &created)
+        create::insert_queued(tx, caller, container)
+    })
 }
 
 /// Attributes of a new container that only the server sets. By `auth_uuid`, its creator would get
@@ -132,49 +123,38 @@ const SERVER_SIDE_ATTRIBUTES: [&str; 9] = [
 
 fn update(call: &Call, uuid: &str) -> Result<Reply> {
     let attributes = call.params.attributes(&CONTAINERS)?;
-    let (caller, uuid, etag) = (call.caller.clone(), uuid.to_owned(), call.if_match.clone());
-    let updated = call.write(move |tx| {
-        let updated = lifecycle::update(tx, &caller, &uuid, &attributes, etag.as_deref());
+    let (uuid, etag) = (uuid.to_owned(), call.if_match.clone());
+    let updated = write(call, &CONTAINERS, move |tx, caller| {
+        let updated = lifecycle::update(tx, caller, &uuid, &attributes, etag.as_deref());
         fail_point("api.update.before-commit");
         updated
     })?;
     fail_point("api.update.before-answer");
-    resource::show(call, &CONTAINERS, &updated)
+    Ok(updated)
 }
 
 fn delete(call: &Call, uuid: &str) -> Result<Reply> {
-    let (caller, uuid) = (call.caller.clone(), uuid.to_owned());
-    let deleted = call.write(move |tx| {
-        let old = permission::require_readable(tx.conn, &CONTAINERS, &caller, &uuid)?;
+    change(call, &CONTAINERS, uuid, |tx, caller, old| {
         if !caller.is_admin {
             return Err(ApiError::denied(
                 "only an administrator may delete containers",
             ));
         }
-        tx.delete(&CONTAINERS, &caller, &old)?;
+        tx.delete(&CONTAINERS, caller, &old)?;
         if let Some(auth) = old.some_text("auth_uuid") {
-            crate::store::revocation::revoke(tx, &caller, auth)?;
+            revocation::revoke(tx, caller, auth)?;
         }
-        crate::store::revocation::revoke_attempt_tokens(
-            tx,
-            &caller,
-            &uuid,
-            crate::store::revocation::RevocationScope::All,
-        )?;
+        revocation::revoke_attempt_tokens(tx, caller, old.uuid(), RevocationScope::All)?;
         Ok(old)
-    })?;
-    resource::show(call, &CONTAINERS, &deleted)
+    })
 }
 
 fn update_priority(call: &Call, uuid: &str) -> Result<Reply> {
-    let (caller, uuid) = (call.caller.clone(), uuid.to_owned());
-    let refreshed = call.write(move |tx| {
-        permission::require_readable(tx.conn, &CONTAINERS, &caller, &uuid)?;
-        priority::refresh(tx, &uuid)?;
-        tx.fetch(&CONTAINERS, &uuid)?
-            .ok_or_else(ApiError::path_not_found)
-    })?;
-    resource::show(call, &CONTAINERS, &refreshed)
+    change(call, &CONTAINERS, uuid, |tx, _, old| {
+        priority::refresh(tx, old.uuid())?;
+        let refreshed = tx.fetch(&CONTAINERS, old.uuid())?;
+        refreshed.ok_or_else(ApiError::path_not_found)
+    })
 }
 
 /// The container of the calling token.
@@ -182,8 +162,7 @@ fn current(call: &Call) -> Result<Reply> {
     let uuid = call.caller.container_uuid.as_deref().ok_or_else(|| {
         ApiError::NotFound("Token is not associated with a container.".to_owned())
     })?;
-    let record = resource::get(call, &CONTAINERS, uuid)?;
-    resource::show(call, &CONTAINERS, &record)
+    get(call, &CONTAINERS, uuid)
 }
 
 /// The container's own token, for the token that locked the container.
@@ -199,11 +178,11 @@ fn auth(call: &Call, uuid: &str) -> Result<Reply> {
         };
         rows::fetch(connection, &TOKENS, &token_uuid)?.ok_or_else(ApiError::path_not_found)
     })?;
-    resource::show(call, &TOKENS, &token)
+    show(call, &TOKENS, token)
 }
 
 fn secret_mounts(call: &Call, uuid: &str) -> Result<Reply> {
-    let container = resource::get(call, &CONTAINERS, uuid)?;
+    let container = fetch(call, &CONTAINERS, uuid)?;
     if call.caller.container_uuid.as_deref() != Some(uuid) {
         return Err(ApiError::Denied(
             "Token is not associated with this container.".into(),

@@ -88,7 +88,7 @@ fn require_readable_owner(call: &Call, uuid: &str) -> Result<()> {
         Some(resource) if matches!(resource.table, "groups" | "users") => resource,
         _ => return Err(ApiError::path_not_found()),
     };
-    resource::get(call, resource, uuid).map(drop)
+    resource::fetch(call, resource, uuid).map(drop)
 }
 
 /// A page of records of these kinds. `restrict` adds the condition that all of them must meet.
@@ -119,7 +119,7 @@ fn listing(
             restrict(connection, &mut clause)?;
             permission::restrict_to_readable(connection, resource, &call.caller, &mut clause)?;
             let mut page = PageQuery::parse(resource, |name| match name {
-                "select" => known_attributes(resource, &call.params.get("select")),
+                "select" => list::known_attributes(resource, &call.params.get("select")),
                 _ => call.params.get(name),
             })?;
             (page.limit, page.offset, page.count) = (left, offset, true);
@@ -127,13 +127,8 @@ fn listing(
             included.add_to(resource, &mut page);
             let mut found = list::fetch_page(connection, resource, &clause, &page)?;
             let selected = select.as_deref();
-            computed::add(
-                connection,
-                &call.caller,
-                resource,
-                selected,
-                &mut found.items,
-            )?;
+            let items = &mut found.items;
+            computed::add(connection, &call.caller, resource, selected, items)?;
             let total = found.available.unwrap_or(0);
             let number = i64::try_from(found.items.len()).unwrap_or(i64::MAX);
             available += total;
@@ -163,17 +158,9 @@ fn listing(
             items.push(render::list_item(resource, record, select.as_deref()));
         }
     }
-    let mut body = json!({
-        "kind": "arvados#objectList",
-        "etag": "",
-        "self_link": "",
-        "offset": asked.offset,
-        "limit": asked.limit,
-    });
-    body["items"] = Value::Array(items);
-    if asked.count {
-        body["items_available"] = json!(available);
-    }
+    let range = (Some(asked.offset), Some(asked.limit));
+    let available = asked.count.then_some(available);
+    let mut body = render::list("arvados#objectList", range, items, available);
     if let Some(records) = included.records {
         body["included"] = Value::Array(records);
     }
@@ -233,18 +220,6 @@ fn own_filters(resource: &Resource, filters: Value) -> Value {
     };
     let own = filters.into_iter().filter(|filter| !is_of_other(filter));
     own.collect()
-}
-
-/// The selected attributes that this kind has.
-fn known_attributes(resource: &Resource, select: &Value) -> Value {
-    let Value::Array(names) = select else {
-        return select.clone();
-    };
-    let is_known = |name: &&Value| {
-        let name = name.as_str();
-        name.is_some_and(|name| resource.selectable_attr(name).is_some())
-    };
-    names.iter().filter(is_known).cloned().collect()
 }
 
 /// Records that listed ones refer to, as `include` asks for them.

@@ -4,9 +4,10 @@
 //! `computed_permissions` is a cache of Arvados; here permissions are computed when they are
 //! needed.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::call::{Call, Reply};
+use super::render;
 use super::route::Route;
 use crate::db::list::PageQuery;
 use crate::error::Result;
@@ -39,16 +40,6 @@ fn empty(call: &Call, kind: &str) -> Result<Reply> {
         "limit" | "offset" | "count" => call.params.get(name),
         _ => Value::Null,
     })?;
-    let mut list = json!({
-        "kind": kind,
-        "etag": "",
-        "self_link": "",
-        "offset": page.offset,
-        "limit": page.limit,
-        "items": [],
-    });
-    if page.count {
-        list["items_available"] = json!(0);
-    }
-    Ok(list.into())
+    let range = (Some(page.offset), Some(page.limit));
+    Ok(render::list(kind, range, Vec::new(), page.count.then_some(0)).into())
 }

@@ -1,7 +1,7 @@
 //! `/arvados/v1/groups`: projects.
 
 use super::call::{Call, Reply};
-use super::resource;
+use super::resource::{change, get, list, write};
 use super::route::Route;
 use crate::auth::{Caller, permission};
 use crate::db::rows;
@@ -15,33 +15,19 @@ use crate::store::transaction::Tx;
 use crate::store::unique_name::make_name_unique;
 
 pub const ROUTES: &[Route] = &[
-    Route::new("GET", "groups", |call, _| {
-        resource::list(call, &GROUPS, |_| ())
-    }),
-    Route::new("POST", "groups", |call, _| show(call, create(call)?)),
-    Route::new("GET", "groups/{}", |call, uuid| {
-        show(call, resource::get(call, &GROUPS, uuid)?)
-    }),
-    Route::new("PUT", "groups/{}", |call, uuid| {
-        show(call, update(call, uuid)?)
-    }),
-    Route::new("DELETE", "groups/{}", |call, uuid| {
-        show(call, delete(call, uuid)?)
-    }),
+    Route::new("GET", "groups", |call, _| list(call, &GROUPS)),
+    Route::new("POST", "groups", create),
+    Route::new("GET", "groups/{}", |call, uuid| get(call, &GROUPS, uuid)),
+    Route::new("PUT", "groups/{}", update),
+    Route::new("DELETE", "groups/{}", delete),
     Route::new("POST", "groups/{}/trash", move_to_trash),
     Route::new("POST", "groups/{}/untrash", untrash),
 ];
 
-fn show(call: &Call, group: Record) -> Result<Reply> {
-    resource::show(call, &GROUPS, &group)
-}
-
-fn update(call: &Call, uuid: &str) -> Result<Record> {
+fn update(call: &Call, uuid: &str) -> Result<Reply> {
     let attributes = call.params.attributes(&GROUPS)?;
     let unique = call.params.flag("ensure_unique_name");
-    let uuid = uuid.to_owned();
-    resource::write(call, &GROUPS, move |tx, caller| {
-        let old = permission::require_readable(tx.conn, &GROUPS, caller, &uuid)?;
+    change(call, &GROUPS, uuid, move |tx, caller, old| {
         permission::require_writable(tx.conn, caller, &old)?;
         let mut new = patch::apply(&GROUPS, &old, &attributes, &[])?;
         permission::require_owners(tx.conn, caller, &old, &new)?;
@@ -118,15 +104,13 @@ fn check_no_loop(tx: &Tx<'_>, group: &Record) -> Result<()> {
 }
 
 /// Moves a project to the trash. A group of another class is deleted at once, if it is empty.
-fn delete(call: &Call, uuid: &str) -> Result<Record> {
-    let uuid = uuid.to_owned();
-    resource::write(call, &GROUPS, move |tx, caller| {
-        let old = permission::require_readable(tx.conn, &GROUPS, caller, &uuid)?;
+fn delete(call: &Call, uuid: &str) -> Result<Reply> {
+    change(call, &GROUPS, uuid, |tx, caller, old| {
         if old.text("group_class") == "project" {
-            return project::trash(tx, caller, &uuid);
+            return project::trash(tx, caller, old.uuid());
         }
         permission::require_manageable(tx.conn, caller, &old)?;
-        check_empty(tx, &uuid)?;
+        check_empty(tx, old.uuid())?;
         project::delete(tx, caller, &old)?;
         Ok(old)
     })
@@ -134,21 +118,23 @@ fn delete(call: &Call, uuid: &str) -> Result<Record> {
 
 fn move_to_trash(call: &Call, uuid: &str) -> Result<Reply> {
     let uuid = uuid.to_owned();
-    let trash = move |tx: &Tx<'_>, caller: &Caller| project::trash(tx, caller, &uuid);
-    show(call, resource::write(call, &GROUPS, trash)?)
+    write(call, &GROUPS, move |tx, caller| {
+        project::trash(tx, caller, &uuid)
+    })
 }
 
 fn untrash(call: &Call, uuid: &str) -> Result<Reply> {
     let unique = call.params.flag("ensure_unique_name");
     let uuid = uuid.to_owned();
-    let untrash = move |tx: &Tx<'_>, caller: &Caller| project::untrash(tx, caller, &uuid, unique);
-    show(call, resource::write(call, &GROUPS, untrash)?)
+    write(call, &GROUPS, move |tx, caller| {
+        project::untrash(tx, caller, &uuid, unique)
+    })
 }
 
-fn create(call: &Call) -> Result<Record> {
+fn create(call: &Call, _: &str) -> Result<Reply> {
     let attributes = call.params.attributes(&GROUPS)?;
     let unique = call.params.flag("ensure_unique_name");
-    resource::write(call, &GROUPS, move |tx, caller| {
+    write(call, &GROUPS, move |tx, caller| {
         let mut group = patch::create(&GROUPS, &attributes, caller.is_admin)?;
         if !matches!(group.text("group_class"), "project" | "role") {
             return Err(ApiError::invalid(

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::call::{Call, Reply};
+use super::render;
 use super::route::Route;
 use crate::error::{ApiError, Result};
 use crate::schema::KEEP_SERVICES;
@@ -19,16 +20,8 @@ pub const ROUTES: &[Route] = &[
 ];
 
 fn list(call: &Call, _: &str) -> Result<Reply> {
-    Ok(json!({
-        "kind": KEEP_SERVICES.list_kind(),
-        "etag": "",
-        "self_link": "",
-        "offset": null,
-        "limit": null,
-        "items_available": 1,
-        "items": [this_server(call)],
-    })
-    .into())
+    let items = vec![this_server(call)];
+    Ok(render::list(&KEEP_SERVICES.list_kind(), (None, None), items, Some(1)).into())
 }
 
 fn uuid_of(call: &Call) -> String {

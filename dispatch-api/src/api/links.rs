@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use super::call::{Call, Reply};
 use super::permission_link;
-use super::resource;
+use super::resource::{change, get, list, list_where, write};
 use super::route::Route;
 use crate::auth::{Caller, permission};
 use crate::error::{ApiError, Result};
@@ -15,26 +15,18 @@ use crate::schema::{self, LINKS};
 use crate::store::transaction::Tx;
 
 pub const ROUTES: &[Route] = &[
-    Route::new("GET", "links", |call, _| {
-        resource::list(call, &LINKS, |_| ())
-    }),
-    Route::new("POST", "links", |call, _| show(call, create(call)?)),
-    Route::new("GET", "links/{}", |call, uuid| {
-        show(call, resource::get(call, &LINKS, uuid)?)
-    }),
-    Route::new("PUT", "links/{}", |call, uuid| {
-        show(call, update(call, uuid)?)
-    }),
-    Route::new("DELETE", "links/{}", |call, uuid| {
-        show(call, delete(call, uuid)?)
-    }),
+    Route::new("GET", "links", |call, _| list(call, &LINKS)),
+    Route::new("POST", "links", create),
+    Route::new("GET", "links/{}", |call, uuid| get(call, &LINKS, uuid)),
+    Route::new("PUT", "links/{}", update),
+    Route::new("DELETE", "links/{}", delete),
     Route::new("GET", "permissions/{}", permissions),
 ];
 
 /// The permission links on a record, for who may manage it.
 fn permissions(call: &Call, uuid: &str) -> Result<Reply> {
     let resource = schema::by_uuid(uuid).ok_or_else(ApiError::path_not_found)?;
-    resource::list_where(call, &LINKS, |connection, clause| {
+    list_where(call, &LINKS, |connection, clause| {
         let record = permission::require_readable(connection, resource, &call.caller, uuid)?;
         permission::require_manageable(connection, &call.caller, &record)?;
         let head = SqlValue::Text(uuid.to_owned());
@@ -43,14 +35,8 @@ fn permissions(call: &Call, uuid: &str) -> Result<Reply> {
     })
 }
 
-fn show(call: &Call, link: Record) -> Result<Reply> {
-    resource::show(call, &LINKS, &link)
-}
-
-fn delete(call: &Call, uuid: &str) -> Result<Record> {
-    let uuid = uuid.to_owned();
-    resource::write(call, &LINKS, move |tx, caller| {
-        let old = permission::require_readable(tx.conn, &LINKS, caller, &uuid)?;
+fn delete(call: &Call, uuid: &str) -> Result<Reply> {
+    change(call, &LINKS, uuid, |tx, caller, old| {
         permission::require_linkable(tx.conn, caller, &old)?;
         permission_link::delete_overlapping(tx, caller, &old)?;
         tx.delete(&LINKS, caller, &old)?;
@@ -58,11 +44,11 @@ fn delete(call: &Call, uuid: &str) -> Result<Record> {
     })
 }
 
-fn create(call: &Call) -> Result<Record> {
+fn create(call: &Call, _: &str) -> Result<Reply> {
     let mut attributes = call.params.attributes(&LINKS)?;
     take_kind(&mut attributes, "head_kind", "head_uuid")?;
     take_kind(&mut attributes, "tail_kind", "tail_uuid")?;
-    resource::write(call, &LINKS, move |tx, caller| {
+    write(call, &LINKS, move |tx, caller| {
         let mut link = patch::create(&LINKS, &attributes, caller.is_admin)?;
         if link.some_text("link_class").is_none() {
             return Err(ApiError::invalid("Link class can't be blank"));
@@ -111,11 +97,9 @@ fn take_kind(attributes: &mut Map<String, Value>, kind: &str, end: &str) -> Resu
     }
 }
 
-fn update(call: &Call, uuid: &str) -> Result<Record> {
+fn update(call: &Call, uuid: &str) -> Result<Reply> {
     let attributes = call.params.attributes(&LINKS)?;
-    let uuid = uuid.to_owned();
-    resource::write(call, &LINKS, move |tx, caller| {
-        let old = permission::require_readable(tx.conn, &LINKS, caller, &uuid)?;
+    change(call, &LINKS, uuid, move |tx, caller, old| {
         permission::require_linkable(tx.conn, caller, &old)?;
         let mut new = patch::apply(&LINKS, &old, &attributes, &[])?;
         permission_link::check_change(&old, &new)?;

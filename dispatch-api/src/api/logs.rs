@@ -15,15 +15,13 @@ use crate::store::transaction::Tx;
 const MAX_ENTRY_BYTES: usize = 256 * 1024;
 
 pub const ROUTES: &[Route] = &[
-    Route::new("GET", "logs", |call, _| resource::list(call, &LOGS, |_| ())),
+    Route::new("GET", "logs", |call, _| resource::list(call, &LOGS)),
     Route::new("POST", "logs", |call, _| {
         let entry = parse_entry(&call.params.attributes(&LOGS)?)?;
-        let caller = call.caller.clone();
-        let written = call.write(move |tx| insert(tx, &caller, entry))?;
-        resource::show(call, &LOGS, &written)
+        resource::write(call, &LOGS, move |tx, caller| insert(tx, caller, entry))
     }),
     Route::new("GET", "logs/{}", |call, uuid| {
-        resource::show(call, &LOGS, &resource::get(call, &LOGS, uuid)?)
+        resource::get(call, &LOGS, uuid)
     }),
 ];
 

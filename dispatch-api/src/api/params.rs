@@ -7,7 +7,7 @@ use url::form_urlencoded;
 
 use crate::error::{ApiError, Result};
 use crate::json_text;
-use crate::schema::Resource;
+use crate::schema::{AttrType, Resource};
 
 /// Parameters whose text is JSON when sent in a query or a form.
 const JSON_PARAMETERS: [&str; 11] = [
@@ -57,20 +57,17 @@ pub struct Params {
 
 impl Params {
     pub fn parse(query: Option<&str>, headers: &HeaderMap, body: &[u8]) -> Result<Params> {
-        let query = parse_form(query.unwrap_or("").as_bytes());
-        let blank = body.iter().all(u8::is_ascii_whitespace);
-        if blank {
-            return Ok(Params {
-                query,
-                ..Params::default()
-            });
+        let mut params = Params {
+            query: parse_form(query.unwrap_or("").as_bytes()),
+            ..Params::default()
+        };
+        if body.iter().all(u8::is_ascii_whitespace) {
+            return Ok(params);
         }
         if is_form(headers) {
-            return Ok(Params {
-                query,
-                body: parse_form(body),
-                form: true,
-            });
+            params.body = parse_form(body);
+            params.form = true;
+            return Ok(params);
         }
         if content_type(headers).starts_with("multipart/") {
             return Err(ApiError::BadRequest(
@@ -80,20 +77,20 @@ impl Params {
         let parsed = json_text::parse(body)?.map_err(|problem| {
             ApiError::invalid(format!("the body is not valid JSON: {problem}"))
         })?;
-        match parsed {
-            Value::Object(body) => Ok(Params {
-                query,
-                body,
-                form: false,
-            }),
-            _ => Err(ApiError::invalid("the body must be a JSON object")),
-        }
+        let Value::Object(body) = parsed else {
+            return Err(ApiError::invalid("the body must be a JSON object"));
+        };
+        params.body = body;
+        Ok(params)
+    }
+
+    fn given(&self, name: &str) -> Option<&Value> {
+        self.body.get(name).or_else(|| self.query.get(name))
     }
 
     /// A parameter from the body or the query, as a JSON value.
     pub fn get(&self, name: &str) -> Value {
-        let given = self.body.get(name).or_else(|| self.query.get(name));
-        match given {
+        match self.given(name) {
             Some(Value::String(text)) if JSON_PARAMETERS.contains(&name) => {
                 if text.is_empty() {
                     return Value::Null;
@@ -121,10 +118,7 @@ impl Params {
 
     /// The attributes of the record to create or change.
     pub fn attributes(&self, resource: &Resource) -> Result<Map<String, Value>> {
-        let wrapped = self
-            .body
-            .get(resource.singular)
-            .or_else(|| self.query.get(resource.singular));
+        let wrapped = self.given(resource.singular);
         let mut attributes = match wrapped {
             Some(Value::Object(attributes)) => attributes.clone(),
             Some(Value::String(text)) => match json_text::parse(text.as_bytes())? {
@@ -177,11 +171,10 @@ impl Params {
                 let attr = resource.attr(name)?;
                 let text = value.as_str().unwrap_or("");
                 let value = match attr.kind {
-                    crate::schema::AttrType::Object | crate::schema::AttrType::Array => {
-                        parse_text(text).unwrap_or_else(|| value.clone())
-                    }
-                    _ => value.clone(),
-                };
+                    AttrType::Object | AttrType::Array => parse_text(text),
+                    _ => None,
+                }
+                .unwrap_or_else(|| value.clone());
                 Some((name.to_owned(), value))
             })
             .collect()

@@ -23,6 +23,24 @@ pub fn record(
     }
 }
 
+/// The reply with a list of records or other items.
+pub fn list(
+    kind: &str,
+    (offset, limit): (Option<i64>, Option<i64>),
+    items: Vec<Value>,
+    available: Option<i64>,
+) -> Value {
+    let mut body = json!({
+        "kind": kind, "etag": "", "self_link": "", "offset": offset, "limit": limit,
+    });
+    // Assigned, because the macro would copy every record.
+    body["items"] = Value::Array(items);
+    if let Some(available) = available {
+        body["items_available"] = json!(available);
+    }
+    body
+}
+
 /// One item of a list, always with its kind and etag.
 pub fn list_item(
     resource: &'static Resource,

@@ -17,7 +17,12 @@ use crate::schema::{Attr, Resource, TOKENS};
 use crate::store::transaction::Tx;
 
 /// `GET /arvados/v1/RESOURCE`.
-pub fn list(
+pub fn list(call: &Call, resource: &'static Resource) -> Result<Reply> {
+    list_finished(call, resource, |_| ())
+}
+
+/// The same, with a last change of each record for this caller.
+pub fn list_finished(
     call: &Call,
     resource: &'static Resource,
     finish: impl Fn(&mut Record),
@@ -78,24 +83,17 @@ fn page(
             render::list_item(resource, record, page.select.as_deref())
         })
         .collect();
-    let mut body = json!({
-        "kind": resource.list_kind(),
-        "etag": "",
-        "self_link": "",
-        "offset": page.offset,
-        "limit": page.limit,
-    });
-    // Assigned, because the macro would copy every record.
-    body["items"] = Value::Array(items);
-    if let Some(available) = found.available {
-        body["items_available"] = json!(available);
-    }
-    Ok(body.into())
+    let range = (Some(page.offset), Some(page.limit));
+    Ok(render::list(&resource.list_kind(), range, items, found.available).into())
 }
 
-/// `GET /arvados/v1/RESOURCE/UUID`: the record, if the caller may read it, and in the trash only if
-/// that is asked for.
-pub fn get(call: &Call, resource: &'static Resource, uuid: &str) -> Result<Record> {
+/// `GET /arvados/v1/RESOURCE/UUID`.
+pub fn get(call: &Call, resource: &'static Resource, uuid: &str) -> Result<Reply> {
+    show(call, resource, fetch(call, resource, uuid)?)
+}
+
+/// The record, if the caller may read it, and in the trash only if that is asked for.
+pub fn fetch(call: &Call, resource: &'static Resource, uuid: &str) -> Result<Record> {
     let with_trash = call.params.flag("include_trash") || !IN_PROJECTS.contains(&resource.table);
     call.app.readers.read(|connection| {
         let found = permission::require_readable(connection, resource, &call.caller, uuid)?;
@@ -106,42 +104,46 @@ pub fn get(call: &Call, resource: &'static Resource, uuid: &str) -> Result<Recor
     })
 }
 
-/// Changes a record, and returns it with its computed attributes.
+/// Creates, changes or deletes a record, and shows it with its computed attributes.
 pub fn write(
     call: &Call,
     resource: &'static Resource,
     change: impl FnOnce(&Tx<'_>, &Caller) -> Result<Record> + Send + 'static,
-) -> Result<Record> {
+) -> Result<Reply> {
     let caller = call.caller.clone();
-    call.write(move |tx| {
-        let changed = change(tx, &caller)?;
-        computed::with(tx.conn, &caller, resource, changed)
+    let written = call.write(move |tx| {
+        let written = change(tx, &caller)?;
+        computed::with(tx.conn, &caller, resource, written)
+    })?;
+    show(call, resource, written)
+}
+
+/// Changes or deletes a record that the caller may read.
+pub fn change(
+    call: &Call,
+    resource: &'static Resource,
+    uuid: &str,
+    change: impl FnOnce(&Tx<'_>, &Caller, Record) -> Result<Record> + Send + 'static,
+) -> Result<Reply> {
+    let uuid = uuid.to_owned();
+    write(call, resource, move |tx, caller| {
+        let old = permission::require_readable(tx.conn, resource, caller, &uuid)?;
+        change(tx, caller, old)
     })
 }
 
 /// The response with one record, limited to the selected attributes.
-pub fn show(call: &Call, resource: &'static Resource, record: &Record) -> Result<Reply> {
+pub fn show(call: &Call, resource: &'static Resource, record: Record) -> Result<Reply> {
     let select = select(call, resource)?;
-    Ok(render::record(resource, record.clone(), select.as_deref()))
+    Ok(render::record(resource, record, select.as_deref()))
 }
 
 /// The selection for one record. Unknown attributes are ignored unless no other is selected.
 pub fn select(call: &Call, resource: &'static Resource) -> Result<Option<Vec<&'static Attr>>> {
     let given = call.params.get("select");
-    let Some(names) = given.as_array() else {
-        return list::parse_select(resource, &given);
-    };
-    let known: Vec<Value> = names
-        .iter()
-        .filter(|name| {
-            resource
-                .selectable_attr(name.as_str().unwrap_or(""))
-                .is_some()
-        })
-        .cloned()
-        .collect();
-    if known.is_empty() && !names.is_empty() {
+    let known = list::known_attributes(resource, &given);
+    if known == json!([]) && given != known {
         return Err(ApiError::invalid(format!("Invalid attribute(s): {given}")));
     }
-    list::parse_select(resource, &Value::Array(known))
+    list::parse_select(resource, &known)
 }

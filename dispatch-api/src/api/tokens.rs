@@ -21,19 +21,17 @@ use crate::store::transaction::Tx;
 
 pub const ROUTES: &[Route] = &[
     Route::new("GET", "api_client_authorizations", |call, _| {
-        resource::list(call, &TOKENS, |token| hide_secret(call, token))
+        resource::list_finished(call, &TOKENS, |token| hide_secret(call, token))
     }),
-    Route::new("POST", "api_client_authorizations", |call, _| {
-        create_one(call)
-    }),
+    Route::new("POST", "api_client_authorizations", create_one),
     Route::new("GET", "api_client_authorizations/current", |call, _| {
-        resource::show(call, &TOKENS, &current(call)?)
+        resource::show(call, &TOKENS, current(call)?)
     }),
     Route::new("GET", "api_client_authorizations/{}", |call, uuid| {
         let find = |connection: &_| find(connection, &call.app.config, &call.caller, uuid);
         let mut token = call.app.readers.read(find)?;
         hide_secret(call, &mut token);
-        resource::show(call, &TOKENS, &token)
+        resource::show(call, &TOKENS, token)
     }),
     Route::new("PUT", "api_client_authorizations/{}", |call, uuid| {
         let attributes = call.params.attributes(&TOKENS)?;
@@ -51,7 +49,7 @@ fn show(call: &Call, mut token: Record) -> Result<Reply> {
     if call.app.config.rules.tokens_guarded {
         token.set("api_token", Value::Null);
     }
-    resource::show(call, &TOKENS, &token)
+    resource::show(call, &TOKENS, token)
 }
 
 /// A token that the caller may read and change.
@@ -71,7 +69,7 @@ fn find(
 }
 
 /// Creates a token; only this reply has its secret.
-fn create_one(call: &Call) -> Result<Reply> {
+fn create_one(call: &Call, _: &str) -> Result<Reply> {
     let attributes = call.params.attributes(&TOKENS)?;
     let (caller, remote) = (call.caller.clone(), call.remote.clone());
     let created = call.write(move |tx| {
@@ -80,7 +78,7 @@ fn create_one(call: &Call) -> Result<Reply> {
         created
     })?;
     fail_point("api.token-create.before-answer");
-    resource::show(call, &TOKENS, &created)
+    resource::show(call, &TOKENS, created)
 }
 
 fn delete(call: &Call, uuid: &str) -> Result<Record> {
@@ -135,10 +133,8 @@ pub(super) fn create(
     }
     let blank = Record::new().with("scopes", json!(["all"]));
     let mut token = patch::apply(&TOKENS, &blank, attributes, &[])?;
-    let owner = token
-        .some_text("owner_uuid")
-        .unwrap_or(&caller.user_uuid)
-        .to_owned();
+    let owner = token.some_text("owner_uuid");
+    let owner = owner.unwrap_or(&caller.user_uuid).to_owned();
     let is_for_root = tx.config.rules.tokens_guarded && owner == tx.config.system_user();
     if owner != caller.user_uuid && (!caller.is_admin || is_for_root) {
         return Err(ApiError::denied(format!(
@@ -263,9 +259,7 @@ fn update(
         .filter(|name| !(*name == "expires_at" || (*name == "scopes" && !signed)))
         .map(|name| format!("{} cannot be changed", crate::schema::humanise(name)))
         .collect();
-    if !refused.is_empty() {
-        return Err(ApiError::Invalid(refused));
-    }
+    ApiError::reject_all(refused)?;
     if signed && old.get("expires_at") != new.get("expires_at") {
         let until = new.some_text("expires_at").map(str::to_owned);
         revocation::set_expiry_override(tx, &old, until)?;

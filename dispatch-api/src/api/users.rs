@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::call::{Call, Reply};
-use super::resource;
+use super::resource::{self, change, list_finished, write};
 use super::route::Route;
 use crate::error::{ApiError, Result};
 use crate::record::Record;
@@ -13,9 +13,9 @@ use crate::store::revocation;
 
 pub const ROUTES: &[Route] = &[
     Route::new("GET", "users", |call, _| {
-        resource::list(call, &USERS, |user| hide_private(call, user))
+        list_finished(call, &USERS, |user| hide_private(call, user))
     }),
-    Route::new("POST", "users", |call, _| show(call, create(call)?)),
+    Route::new("POST", "users", create),
     Route::new("GET", "users/current", |call, _| {
         get(call, &call.caller.user_uuid)
     }),
@@ -23,18 +23,13 @@ pub const ROUTES: &[Route] = &[
         get(call, &call.app.config.system_user())
     }),
     Route::new("GET", "users/{}", get),
-    Route::new("PUT", "users/{}", |call, uuid| {
-        show(call, update(call, uuid)?)
-    }),
+    Route::new("PUT", "users/{}", update),
 ];
 
 fn get(call: &Call, uuid: &str) -> Result<Reply> {
-    show(call, resource::get(call, &USERS, uuid)?)
-}
-
-fn show(call: &Call, mut user: Record) -> Result<Reply> {
+    let mut user = resource::fetch(call, &USERS, uuid)?;
     hide_private(call, &mut user);
-    resource::show(call, &USERS, &user)
+    resource::show(call, &USERS, user)
 }
 
 /// Hides what only a user and administrators may read of its record.
@@ -44,23 +39,21 @@ pub(super) fn hide_private(call: &Call, user: &mut Record) {
     }
 }
 
-fn create(call: &Call) -> Result<Record> {
+fn create(call: &Call, _: &str) -> Result<Reply> {
     if !call.caller.is_admin {
         return Err(ApiError::denied("only an administrator may create users"));
     }
     let attributes = call.params.attributes(&USERS)?;
-    resource::write(call, &USERS, move |tx, caller| {
+    write(call, &USERS, move |tx, caller| {
         let user = patch::apply(&USERS, &Record::new(), &attributes, &[])?
             .with("owner_uuid", tx.config.system_user());
         tx.create(&USERS, caller, user)
     })
 }
 
-fn update(call: &Call, uuid: &str) -> Result<Record> {
+fn update(call: &Call, uuid: &str) -> Result<Reply> {
     let attributes = call.params.attributes(&USERS)?;
-    let uuid = uuid.to_owned();
-    resource::write(call, &USERS, move |tx, caller| {
-        let old = crate::auth::permission::require_readable(tx.conn, &USERS, caller, &uuid)?;
+    change(call, &USERS, uuid, move |tx, caller, old| {
         let new = patch::apply(&USERS, &old, &attributes, &[])?;
         let own = ["prefs", "first_name", "last_name"];
         let only_own = old.uuid() == caller.user_uuid
@@ -76,7 +69,7 @@ fn update(call: &Call, uuid: &str) -> Result<Record> {
         }
         let revoked = |name: &str| old.bool(name) && !new.bool(name);
         if revoked("is_active") || revoked("is_admin") {
-            revocation::revoke_user_tokens(tx, caller, &uuid)?;
+            revocation::revoke_user_tokens(tx, caller, old.uuid())?;
         }
         tx.update(&USERS, caller, &old, new)
     })

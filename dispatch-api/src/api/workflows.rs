@@ -7,7 +7,7 @@ use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
 use super::call::{Call, Reply};
-use super::resource;
+use super::resource::{change, get, list, write};
 use super::route::Route;
 use crate::auth::permission;
 use crate::error::{ApiError, Result};
@@ -16,57 +16,42 @@ use crate::record::patch;
 use crate::schema::WORKFLOWS;
 
 pub const ROUTES: &[Route] = &[
-    Route::new("GET", "workflows", |call, _| {
-        resource::list(call, &WORKFLOWS, |_| ())
-    }),
-    Route::new("POST", "workflows", |call, _| show(call, create(call)?)),
+    Route::new("GET", "workflows", |call, _| list(call, &WORKFLOWS)),
+    Route::new("POST", "workflows", create),
     Route::new("GET", "workflows/{}", |call, uuid| {
-        show(call, resource::get(call, &WORKFLOWS, uuid)?)
+        get(call, &WORKFLOWS, uuid)
     }),
-    Route::new("PUT", "workflows/{}", |call, uuid| {
-        show(call, update(call, uuid)?)
-    }),
-    Route::new("DELETE", "workflows/{}", |call, uuid| {
-        show(call, delete(call, uuid)?)
-    }),
+    Route::new("PUT", "workflows/{}", update),
+    Route::new("DELETE", "workflows/{}", delete),
 ];
 
-fn show(call: &Call, workflow: Record) -> Result<Reply> {
-    resource::show(call, &WORKFLOWS, &workflow)
-}
-
-fn create(call: &Call) -> Result<Record> {
+fn create(call: &Call, _: &str) -> Result<Reply> {
     let attributes = call.params.attributes(&WORKFLOWS)?;
-    let caller = call.caller.clone();
-    let mut workflow = patch::create(&WORKFLOWS, &attributes, caller.is_admin)?;
+    let mut workflow = patch::create(&WORKFLOWS, &attributes, call.caller.is_admin)?;
     names_in(&attributes)?.fill(&mut workflow);
-    call.write(move |tx| {
-        permission::set_owner(tx.conn, &caller, &mut workflow)?;
-        tx.create(&WORKFLOWS, &caller, workflow)
+    write(call, &WORKFLOWS, move |tx, caller| {
+        permission::set_owner(tx.conn, caller, &mut workflow)?;
+        tx.create(&WORKFLOWS, caller, workflow)
     })
 }
 
-fn update(call: &Call, uuid: &str) -> Result<Record> {
+fn update(call: &Call, uuid: &str) -> Result<Reply> {
     let attributes = call.params.attributes(&WORKFLOWS)?;
-    let (caller, uuid) = (call.caller.clone(), uuid.to_owned());
     // Not on the thread that makes all changes, one after the other.
     let names = names_in(&attributes)?;
-    call.write(move |tx| {
-        let old = permission::require_readable(tx.conn, &WORKFLOWS, &caller, &uuid)?;
-        permission::require_writable(tx.conn, &caller, &old)?;
+    change(call, &WORKFLOWS, uuid, move |tx, caller, old| {
+        permission::require_writable(tx.conn, caller, &old)?;
         let mut new = patch::apply(&WORKFLOWS, &old, &attributes, &[])?;
-        permission::require_owners(tx.conn, &caller, &old, &new)?;
+        permission::require_owners(tx.conn, caller, &old, &new)?;
         names.fill(&mut new);
-        tx.update(&WORKFLOWS, &caller, &old, new)
+        tx.update(&WORKFLOWS, caller, &old, new)
     })
 }
 
-fn delete(call: &Call, uuid: &str) -> Result<Record> {
-    let (caller, uuid) = (call.caller.clone(), uuid.to_owned());
-    call.write(move |tx| {
-        let old = permission::require_readable(tx.conn, &WORKFLOWS, &caller, &uuid)?;
-        permission::require_writable(tx.conn, &caller, &old)?;
-        tx.delete(&WORKFLOWS, &caller, &old)?;
+fn delete(call: &Call, uuid: &str) -> Result<Reply> {
+    change(call, &WORKFLOWS, uuid, |tx, caller, old| {
+        permission::require_writable(tx.conn, caller, &old)?;
+        tx.delete(&WORKFLOWS, caller, &old)?;
         Ok(old)
     })
 }

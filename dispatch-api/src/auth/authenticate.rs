@@ -21,12 +21,12 @@ struct TokenParts<'a> {
 }
 
 fn parse_token(text: &str) -> TokenParts<'_> {
-    let parts: Vec<&str> = text.splitn(4, '/').collect();
-    match parts.as_slice() {
-        ["v2", uuid, secret, rest @ ..] => TokenParts {
-            uuid: Some(uuid),
+    let mut parts = text.splitn(4, '/');
+    match (parts.next(), parts.next(), parts.next()) {
+        (Some("v2"), uuid @ Some(_), Some(secret)) => TokenParts {
+            uuid,
             secret,
-            container: rest.first().copied(),
+            container: parts.next(),
         },
         _ => TokenParts {
             uuid: None,
@@ -54,10 +54,9 @@ pub fn authenticate(
             user_uuid: claims.sub,
             is_admin: claims.admin,
             scopes: claims.scopes,
-            container_uuid: None,
-            is_container_token: false,
             expires_at: claims.exp.and_then(attempt_token::from_epoch),
             attempt_of: Some(claims.container),
+            ..Identity::default()
         }));
     }
     authenticate_stored(connection, rules, text, &parts)
@@ -69,20 +68,14 @@ fn authenticate_stored(
     text: &str,
     parts: &TokenParts<'_>,
 ) -> Result<Caller> {
-    let token = rows::find(
-        connection,
-        &schema::TOKENS,
-        "api_token = ?1 AND attempt_of IS NULL",
-        &[&parts.secret],
-    )?
-    .pop()
-    .filter(|token| parts.uuid.is_none_or(|uuid| uuid == token.uuid()))
-    .ok_or(ApiError::NotLoggedIn)?;
+    let stored = "api_token = ?1 AND attempt_of IS NULL";
+    let token = rows::find(connection, &schema::TOKENS, stored, &[&parts.secret])?
+        .pop()
+        .filter(|token| parts.uuid.is_none_or(|uuid| uuid == token.uuid()))
+        .ok_or(ApiError::NotLoggedIn)?;
     let now = clock::now();
-    if token
-        .some_text("expires_at")
-        .is_some_and(|at| at <= now.as_str())
-    {
+    let end = token.some_text("expires_at");
+    if end.is_some_and(|at| at <= now.as_str()) {
         return Err(ApiError::NotLoggedIn);
     }
     let user = rows::fetch(connection, &schema::USERS, token.text("owner_uuid"))?
@@ -114,23 +107,15 @@ fn authenticate_stored(
     {
         return Err(ApiError::NotLoggedIn);
     }
-    let scopes = token
-        .get("scopes")
-        .as_array()
-        .map(|scopes| {
-            scopes
-                .iter()
-                .filter_map(|scope| scope.as_str().map(str::to_owned))
-                .collect()
-        })
-        .unwrap_or_default();
+    let scopes = token.get("scopes").as_array().into_iter().flatten();
+    let scopes = scopes.filter_map(|scope| scope.as_str().map(str::to_owned));
     let is_container_token = rules.tokens_guarded && container_uuid.is_some();
     Ok(Arc::new(Identity {
         token_uuid: token.uuid().to_owned(),
         presented_token: text.to_owned(),
         user_uuid: user.uuid().to_owned(),
         is_admin: user.bool("is_admin") && !is_container_token,
-        scopes,
+        scopes: scopes.collect(),
         container_uuid,
         is_container_token,
         expires_at: token.some_text("expires_at").map(str::to_owned),

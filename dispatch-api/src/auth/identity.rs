@@ -8,6 +8,7 @@ use crate::schema;
 /// An authenticated caller, shared with the writer thread.
 pub type Caller = Arc<Identity>;
 
+#[derive(Clone, Default)]
 pub struct Identity {
     pub token_uuid: String,
     /// The token exactly as the client sent it; block signatures depend on its spelling.
@@ -35,15 +36,10 @@ impl Identity {
     /// The system user, for changes that the server makes by itself.
     pub fn system(user_uuid: String) -> Caller {
         Arc::new(Identity {
-            token_uuid: String::new(),
-            presented_token: String::new(),
             user_uuid,
             is_admin: true,
             scopes: vec!["all".into()],
-            container_uuid: None,
-            is_container_token: false,
-            expires_at: None,
-            attempt_of: None,
+            ..Identity::default()
         })
     }
 
@@ -81,15 +77,9 @@ impl Identity {
     /// The same token with the rights of an ordinary user.
     pub fn as_plain_user(&self, user_uuid: &str) -> Caller {
         Arc::new(Identity {
-            token_uuid: self.token_uuid.clone(),
-            presented_token: self.presented_token.clone(),
             user_uuid: user_uuid.to_owned(),
             is_admin: false,
-            scopes: self.scopes.clone(),
-            container_uuid: self.container_uuid.clone(),
-            is_container_token: self.is_container_token,
-            expires_at: self.expires_at.clone(),
-            attempt_of: self.attempt_of.clone(),
+            ..self.clone()
         })
     }
 }

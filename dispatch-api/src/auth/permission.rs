@@ -126,12 +126,7 @@ pub fn find_readable(
     let mut clause = Clause::default();
     clause.and("uuid = ?", [SqlValue::Text(uuid.to_owned())]);
     restrict_to_readable(connection, resource, caller, &mut clause)?;
-    let values: Vec<&dyn rusqlite::ToSql> = clause
-        .values
-        .iter()
-        .map(|value| value as &dyn rusqlite::ToSql)
-        .collect();
-    Ok(rows::find(connection, resource, &clause.sql(), &values)?.pop())
+    Ok(rows::find(connection, resource, &clause.sql(), &clause.params())?.pop())
 }
 
 /// As [`find_readable`], but with status 404 for a missing or unreadable record.
@@ -181,11 +176,21 @@ fn reject_trash(connection: &Connection, owner: &str) -> Result<()> {
     }
 }
 
-fn may(connection: &Connection, caller: &Identity, level: Level, record: &Record) -> Result<bool> {
-    if caller.is_admin {
-        return Ok(true);
+fn require(
+    connection: &Connection,
+    caller: &Identity,
+    level: Level,
+    record: &Record,
+) -> Result<()> {
+    if caller.is_admin || Reach::of(connection, caller, level)?.has_record(record) {
+        return Ok(());
     }
-    Ok(Reach::of(connection, caller, level)?.has_record(record))
+    let permission = match level {
+        Level::Read => "can_read",
+        Level::Write => "can_write",
+        Level::Manage => "can_manage",
+    };
+    Err(lacks(permission, record.uuid()))
 }
 
 /// For each of these records, whether the caller may change it, and whether it may manage it.
@@ -225,18 +230,12 @@ pub fn require_manageable(
     caller: &Identity,
     record: &Record,
 ) -> Result<()> {
-    match may(connection, caller, Level::Manage, record)? {
-        true => Ok(()),
-        false => Err(lacks("can_manage", record.uuid())),
-    }
+    require(connection, caller, Level::Manage, record)
 }
 
 /// Rejects a caller who may not change this record.
 pub fn require_writable(connection: &Connection, caller: &Identity, record: &Record) -> Result<()> {
-    match may(connection, caller, Level::Write, record)? {
-        true => Ok(()),
-        false => Err(lacks("can_write", record.uuid())),
-    }
+    require(connection, caller, Level::Write, record)
 }
 
 /// Rejects a change of owner unless the caller may write to the old and to the new one.
@@ -365,7 +364,7 @@ mod tests {
         let readable = find_readable(&connection, &COLLECTIONS, &me, OBJECT).unwrap();
         let level = [Level::Manage, Level::Write, Level::Read]
             .into_iter()
-            .find(|level| may(&connection, &me, *level, &object).unwrap());
+            .find(|level| require(&connection, &me, *level, &object).is_ok());
         assert_eq!(readable.is_some(), level.is_some(), "{owner} {links:?}");
         level
     }

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use rusqlite::types::Value as SqlValue;
 use rusqlite::{Connection, MAIN_DB, TransactionState};
 use serde_json::json;
@@ -68,10 +68,6 @@ type Key = (Vec<u8>, String, Level);
 /// Reaches that were found before.
 static KEPT: Mutex<BTreeMap<Key, Arc<Reach>>> = Mutex::new(BTreeMap::new());
 
-fn kept() -> MutexGuard<'static, BTreeMap<Key, Arc<Reach>>> {
-    KEPT.lock()
-}
-
 impl Reach {
     /// What the caller reaches, from what was found before if nothing has changed that.
     pub fn of(connection: &Connection, caller: &Identity, level: Level) -> Result<Arc<Reach>> {
@@ -79,14 +75,13 @@ impl Reach {
             .prepare_cached("SELECT version FROM reach_version")?
             .query_row([], |row| row.get(0))?;
         let key = (version, caller.user_uuid.clone(), level);
-        let before = kept().get(&key).cloned();
-        let found = match &before {
-            Some(before) => before.with_new_groups(connection)?,
-            None => Some(Self::find(connection, caller, level)?),
-        };
-        let reach = match (found, before) {
-            (Some(found), _) => Arc::new(found),
-            (None, before) => return Ok(before.unwrap_or_default()),
+        let before = KEPT.lock().get(&key).cloned();
+        let reach = match before {
+            Some(before) => match before.with_new_groups(connection)? {
+                Some(found) => Arc::new(found),
+                None => return Ok(before),
+            },
+            None => Arc::new(Self::find(connection, caller, level)?),
         };
         // What a transaction has written may be rolled back, and another group has its number then.
         if connection.transaction_state(Some(MAIN_DB))? != TransactionState::Write {
@@ -172,7 +167,7 @@ impl Reach {
 
 /// Keeps a reach for the next request, and forgets all others where they are too many.
 fn keep(key: Key, reach: Arc<Reach>) {
-    let mut kept = kept();
+    let mut kept = KEPT.lock();
     kept.insert(key.clone(), reach.clone());
     let size: usize = kept.values().map(|reach| reach.targets.len()).sum();
     if size > MAX_KEPT || kept.len() > MAX_KEPT / 100 {

@@ -12,20 +12,13 @@ pub fn permits(scopes: &[String], method: &str, path: &str) -> bool {
     if method == "GET" && ALWAYS_PERMITTED.contains(&path) {
         return true;
     }
-    scopes.iter().any(|scope| {
-        if scope == "all" {
-            return true;
+    scopes.iter().any(|scope| match scope.split_once(' ') {
+        Some((allowed, pattern)) => {
+            let method_fits = allowed == method || (allowed == "GET" && method == "HEAD");
+            let is_below = pattern.ends_with('/') && path.starts_with(pattern);
+            method_fits && (path == pattern || is_below)
         }
-        let Some((allowed, pattern)) = scope.split_once(' ') else {
-            return false;
-        };
-        let method_fits = allowed == method || (allowed == "GET" && method == "HEAD");
-        let path_fits = if pattern.ends_with('/') {
-            path.starts_with(pattern)
-        } else {
-            path == pattern
-        };
-        method_fits && path_fits
+        None => scope == "all",
     })
 }
 

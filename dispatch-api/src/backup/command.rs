@@ -68,12 +68,12 @@ pub struct Format {
 pub fn run(state_dir: &Path, subcommand: &Maintenance) -> ExitCode {
     let done = match subcommand {
         Maintenance::Backup { dir, format } => super::create(state_dir, dir).map(|report| {
-            let is_whole = report.damage.is_empty();
-            (format.print(&report, backup_text(&report)), is_whole)
+            format.print(&report, backup_text(&report));
+            report.damage.is_empty()
         }),
         Maintenance::Restore { dir, format } => super::restore(dir, state_dir).map(|report| {
-            let is_whole = report.damage.is_empty();
-            (format.print(&report, restore_text(&report)), is_whole)
+            format.print(&report, restore_text(&report));
+            report.damage.is_empty()
         }),
         Maintenance::Fsck { quick, format } => {
             let depth = match quick {
@@ -81,14 +81,14 @@ pub fn run(state_dir: &Path, subcommand: &Maintenance) -> ExitCode {
                 false => Depth::Content,
             };
             super::fsck(state_dir, depth).map(|report| {
-                let is_sound = report.is_sound();
-                (format.print(&report, fsck_text(&report)), is_sound)
+                format.print(&report, fsck_text(&report));
+                report.is_sound()
             })
         }
     };
     match done {
-        Ok(((), true)) => ExitCode::SUCCESS,
-        Ok(((), false)) => ExitCode::FAILURE,
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("dispatch-api: {error}");
             match error.is_usage() {
@@ -172,11 +172,8 @@ fn damage_text(report: &DamageReport) -> String {
             collection.uuid, collection.name
         );
         if !collection.bad_blocks.is_empty() {
-            let names: Vec<String> = collection
-                .bad_blocks
-                .iter()
-                .map(ToString::to_string)
-                .collect();
+            let names = collection.bad_blocks.iter().map(ToString::to_string);
+            let names: Vec<String> = names.collect();
             let _ = write!(
                 text,
                 " {} of its {} blocks are bad ({})",

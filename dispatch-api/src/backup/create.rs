@@ -1,6 +1,6 @@
 //! `backup`: copies what has changed since the last backup into it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use fail_points::fail_point;
 use host_state::file;
 use serde::Serialize;
 
-use super::copy_blocks::{self, Damage};
+use super::copy_blocks::{self, Copied};
 use super::error::{BackupError, Result};
 use super::files::{BACKUP_FILE, BackupNote, Files};
 use super::snapshot::{self, DamageReport};
@@ -84,8 +84,8 @@ pub fn create(state: &Path, target: &Path) -> Result<BackupReport> {
     };
     Ok(BackupReport {
         blocks: (copied.blocks.len() - copied.damage.bad_blocks.len()) as u64,
-        copied_blocks: copied.copied_blocks,
-        copied_bytes: copied.copied_bytes,
+        copied_blocks: copied.copied.blocks,
+        copied_bytes: copied.copied.bytes,
         removed_blocks,
         damage: copied.damage,
     })
@@ -128,8 +128,7 @@ struct CopiedState {
     store: BlockStore,
     /// The blocks that the copy of the database names.
     blocks: HashSet<BlockHash>,
-    copied_blocks: u64,
-    copied_bytes: u64,
+    copied: Copied,
     damage: DamageReport,
 }
 
@@ -142,8 +141,7 @@ fn copy_database_and_blocks(state: &Files, target: &Files) -> Result<CopiedState
     let path = target.blocks();
     let store = BlockStore::open(path.clone()).map_err(BackupError::io(&path))?;
     let database = next_database(target);
-    let (mut copied_blocks, mut copied_bytes) = (0, 0);
-    let mut before: HashMap<BlockHash, Damage> = HashMap::new();
+    let mut all = Copied::default();
     for _ in 0..MAX_COPIES {
         snapshot::copy(&state.database(), &database)?;
         fail_point("api.backup.database-copied");
@@ -152,20 +150,19 @@ fn copy_database_and_blocks(state: &Files, target: &Files) -> Result<CopiedState
         snapshot::require_integrity(&connection, &state.database())?;
         let blocks = snapshot::blocks(&connection).map_err(BackupError::database(&database))?;
         let copied = copy_blocks::copy(&from, &store, &blocks)?;
-        copied_blocks += copied.blocks;
-        copied_bytes += copied.bytes;
-        if copied.bad.keys().all(|block| before.contains_key(block)) {
-            let damage = snapshot::damage(&connection, &copied.bad);
+        all.blocks += copied.blocks;
+        all.bytes += copied.bytes;
+        let before = std::mem::replace(&mut all.bad, copied.bad);
+        if all.bad.keys().all(|block| before.contains_key(block)) {
+            let damage = snapshot::damage(&connection, &all.bad);
             let damage = damage.map_err(BackupError::database(&database))?;
             return Ok(CopiedState {
                 store,
                 blocks,
-                copied_blocks,
-                copied_bytes,
+                copied: all,
                 damage,
             });
         }
-        before = copied.bad;
     }
     file::ignore_missing(fs::remove_file(&database)).map_err(BackupError::io(&database))?;
     Err(BackupError::BlocksVanish)

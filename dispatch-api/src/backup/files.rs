@@ -10,6 +10,7 @@ use host_state::lock;
 use serde::{Deserialize, Serialize};
 
 use super::error::{BackupError, Result};
+use crate::blocks::if_present;
 use crate::http::authority;
 use crate::state_dir::{self, ServerIdentity, StateError};
 
@@ -137,33 +138,23 @@ impl Files {
     pub fn copy_private_files(&self, from: &Files) -> Result<()> {
         let tokens = self.dir.join(TOKENS);
         file::create_private_dir(&tokens).map_err(BackupError::io(&tokens))?;
-        let mut names: Vec<String> = [IDENTITY]
-            .iter()
-            .chain(authority::FILES)
-            .map(|name| (*name).to_owned())
-            .collect();
+        let names = [IDENTITY].iter().chain(authority::FILES);
+        let mut names: Vec<String> = names.map(|name| (*name).to_owned()).collect();
         let from_tokens = from.dir.join(TOKENS);
-        match fs::read_dir(&from_tokens) {
-            Ok(entries) => {
-                for entry in entries {
-                    let entry = entry.map_err(BackupError::io(&from_tokens))?;
-                    if !entry.path().is_file() {
-                        continue;
-                    }
-                    names.push(format!("{TOKENS}/{}", entry.file_name().to_string_lossy()));
-                }
+        // Without any, a server makes them anew from its database.
+        let entries = if_present(fs::read_dir(&from_tokens));
+        let entries = entries.map_err(BackupError::io(&from_tokens))?;
+        for entry in entries.into_iter().flatten() {
+            let entry = entry.map_err(BackupError::io(&from_tokens))?;
+            if entry.path().is_file() {
+                names.push(format!("{TOKENS}/{}", entry.file_name().to_string_lossy()));
             }
-            // A server makes them anew from its database.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(BackupError::io(&from_tokens)(error)),
         }
         for name in names {
             let path = from.dir.join(&name);
-            match fs::read(&path) {
-                Ok(content) => self.write(&name, &content)?,
-                // A server with --tls-cert has no certificates of its own.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(BackupError::io(&path)(error)),
+            // A server with --tls-cert has no certificates of its own.
+            if let Some(content) = if_present(fs::read(&path)).map_err(BackupError::io(&path))? {
+                self.write(&name, &content)?;
             }
         }
         sync_dir(&tokens)?;

@@ -6,6 +6,16 @@ pub mod store;
 pub mod sweep;
 pub mod verify;
 
+use std::io;
+
+/// What is there; `None` if the file is missing.
+pub fn if_present<T>(found: io::Result<T>) -> io::Result<Option<T>> {
+    match found {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        found => found.map(Some),
+    }
+}
+
 /// The only storage class; all blocks have it.
 pub const STORAGE_CLASS: &str = "default";
 

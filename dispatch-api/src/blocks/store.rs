@@ -12,6 +12,7 @@ use md5::{Digest, Md5};
 use parking_lot::{Mutex, RwLock};
 use tracing::{error, warn};
 
+use super::if_present;
 use super::incoming::IncomingBlock;
 use crate::error::{ApiError, Result};
 
@@ -72,13 +73,12 @@ impl BlockStore {
 
     /// Begins a block whose content is not known yet.
     pub fn receive(&self) -> Result<IncomingBlock> {
-        IncomingBlock::create(&self.incoming_dir)
-            .map_err(|source| store_error(&self.incoming_dir, source))
+        IncomingBlock::create(&self.incoming_dir).map_err(store_error(&self.incoming_dir))
     }
 
     pub fn append(&self, block: &mut IncomingBlock, data: &[u8]) -> Result<()> {
         let appended = block.append(data);
-        appended.map_err(|source| store_error(&self.incoming_dir, source))
+        appended.map_err(store_error(&self.incoming_dir))
     }
 
     /// Stores a block that has been received. `hash` must be the hash of its content.
@@ -98,19 +98,15 @@ impl BlockStore {
 
     fn publish(&self, block: IncomingBlock, hash: BlockHash) -> Result<()> {
         let path = self.path(&hash.to_string());
-        let published = self.move_in(block, &path);
-        published.map_err(|source| store_error(&path, source))
+        self.move_in(block, &path).map_err(store_error(&path))
     }
 
     /// Gives a block the present time. False if it has been removed meanwhile.
     fn renew(&self, path: &Path) -> Result<bool> {
         let _hold = self.hold();
         let renewed = File::open(path).and_then(|file| file.set_modified(SystemTime::now()));
-        match renewed {
-            Ok(()) => Ok(true),
-            Err(missing) if missing.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(source) => Err(store_error(path, source)),
-        }
+        let renewed = if_present(renewed).map_err(store_error(path))?;
+        Ok(renewed.is_some())
     }
 
     fn move_in(&self, block: IncomingBlock, path: &Path) -> io::Result<()> {
@@ -133,11 +129,8 @@ impl BlockStore {
     /// The size of a block, `None` if missing.
     pub fn size(&self, hash: BlockHash) -> Result<Option<u64>> {
         let path = self.path(&hash.to_string());
-        match fs::metadata(&path) {
-            Ok(found) => Ok(Some(found.len())),
-            Err(missing) if missing.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(store_error(&path, source)),
-        }
+        let found = if_present(fs::metadata(&path)).map_err(store_error(&path))?;
+        Ok(found.map(|found| found.len()))
     }
 
     /// Opens a block after its content has been verified against its hash.
@@ -148,7 +141,7 @@ impl BlockStore {
             None if path.exists() => Err(ApiError::CorruptBlock(name)),
             None => Ok(None),
             Some(size) => {
-                let file = File::open(&path).map_err(|source| store_error(&path, source))?;
+                let file = File::open(&path).map_err(store_error(&path))?;
                 Ok(Some((file, size)))
             }
         }
@@ -157,12 +150,10 @@ impl BlockStore {
     /// The size of a block after verification; `None` if missing or damaged. A damaged block is
     /// moved to the corrupt directory.
     fn verified_size(&self, name: &str, path: &Path) -> Result<Option<u64>> {
-        let mut file = match File::open(path) {
-            Ok(file) => file,
-            Err(missing) if missing.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(store_error(path, source)),
+        let Some(mut file) = if_present(File::open(path)).map_err(store_error(path))? else {
+            return Ok(None);
         };
-        let (found, size) = digest(&mut file).map_err(|source| store_error(path, source))?;
+        let (found, size) = digest(&mut file).map_err(store_error(path))?;
         if found.to_string() == name {
             return Ok(Some(size));
         }
@@ -192,13 +183,14 @@ pub(super) fn digest(file: &mut File) -> io::Result<(BlockHash, u64)> {
     }
 }
 
-pub(super) fn store_error(path: &Path, source: io::Error) -> ApiError {
-    if source.kind() == io::ErrorKind::StorageFull {
-        return ApiError::DiskFull;
-    }
-    ApiError::Blocks {
-        path: path.display().to_string(),
-        source,
+/// For `map_err`.
+pub(super) fn store_error(path: &Path) -> impl FnOnce(io::Error) -> ApiError {
+    move |source| match source.kind() {
+        io::ErrorKind::StorageFull => ApiError::DiskFull,
+        _ => ApiError::Blocks {
+            path: path.display().to_string(),
+            source,
+        },
     }
 }
 

@@ -14,8 +14,8 @@ use std::time::SystemTime;
 use arvados_client::keep::BlockHash;
 use parking_lot::{MutexGuard, RwLockReadGuard};
 
-use super::signature;
 use super::store::{BlockStore, store_error};
+use super::{if_present, signature};
 use crate::error::{ApiError, Result};
 
 /// While it exists, no block is removed.
@@ -103,7 +103,7 @@ impl Sweep<'_> {
             let path = store.path(&candidate.hash.to_string());
             match stored_block(&path)? {
                 Some(block) if block.stored_at < before => {
-                    fs::remove_file(&path).map_err(|source| store_error(&path, source))?;
+                    fs::remove_file(&path).map_err(store_error(&path))?;
                     removed.push(block);
                 }
                 _ => {}
@@ -121,7 +121,7 @@ impl Drop for Sweep<'_> {
 
 fn read_dir(path: &Path) -> Result<Vec<PathBuf>> {
     let entries = fs::read_dir(path).and_then(Iterator::collect::<io::Result<Vec<_>>>);
-    let entries = entries.map_err(|source| store_error(path, source))?;
+    let entries = entries.map_err(store_error(path))?;
     Ok(entries.into_iter().map(|entry| entry.path()).collect())
 }
 
@@ -131,14 +131,10 @@ fn stored_block(path: &Path) -> Result<Option<StoredBlock>> {
     let Some(hash) = name.and_then(|name| BlockHash::parse(name).ok()) else {
         return Ok(None);
     };
-    let found = match fs::metadata(path) {
-        Ok(found) => found,
-        Err(missing) if missing.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(source) => return Err(store_error(path, source)),
+    let Some(found) = if_present(fs::metadata(path)).map_err(store_error(path))? else {
+        return Ok(None);
     };
-    let stored_at = found
-        .modified()
-        .map_err(|source| store_error(path, source))?;
+    let stored_at = found.modified().map_err(store_error(path))?;
     Ok(Some(StoredBlock {
         hash,
         bytes: found.len(),

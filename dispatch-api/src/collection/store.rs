@@ -199,21 +199,12 @@ pub fn find_by_pdh(
         trash::COLLECTION_NOT_IN_TRASH_SQL
     );
     clause.values.push(now);
-    let values: Vec<&dyn rusqlite::ToSql> = clause
-        .values
-        .iter()
-        .map(|value| value as &dyn rusqlite::ToSql)
-        .collect();
-    Ok(rows::find(connection, &COLLECTIONS, &sql, &values)?.pop())
+    Ok(rows::find(connection, &COLLECTIONS, &sql, &clause.params())?.pop())
 }
 
-/// A collection with this content and any owner; only for the server's own copies.
+/// A collection with this content and any owner; only for the server's own copies. None has an
+/// empty hash.
 pub fn find_any_by_pdh(connection: &Connection, pdh: &str) -> Result<Option<Record>> {
-    Ok(rows::find(
-        connection,
-        &COLLECTIONS,
-        "portable_data_hash = ?1 ORDER BY is_trashed LIMIT 1",
-        &[&pdh],
-    )?
-    .pop())
+    let clause = "portable_data_hash = ?1 ORDER BY is_trashed LIMIT 1";
+    Ok(rows::find(connection, &COLLECTIONS, clause, &[&pdh])?.pop())
 }

@@ -16,15 +16,8 @@ const MAX_COUNT: i64 = i32::MAX as i64;
 pub fn runtime(given: &Value, committed: bool) -> Result<Value> {
     let given = object("runtime_constraints", given)?;
     let mut problems = Vec::new();
-    let known = [
-        "API",
-        "ram",
-        "vcpus",
-        "keep_cache_ram",
-        "keep_cache_disk",
-        "gpu",
-        "cuda",
-    ];
+    let caches = ["keep_cache_ram", "keep_cache_disk"];
+    let known = [&["API", "ram", "vcpus", "gpu", "cuda"][..], &caches].concat();
     for key in given.keys().filter(|key| !known.contains(&key.as_str())) {
         problems.push(format!("Runtime constraints key '{key}' is not known"));
     }
@@ -51,12 +44,8 @@ pub fn runtime(given: &Value, committed: bool) -> Result<Value> {
         }
         stored.insert(key.into(), value.cloned().unwrap_or(json!(0)));
     }
-    for key in ["keep_cache_ram", "keep_cache_disk"] {
-        let value = given
-            .get(key)
-            .filter(|v| !v.is_null())
-            .cloned()
-            .unwrap_or(json!(0));
+    for key in caches {
+        let value = part(&given, key, json!(0));
         if value.as_i64().is_none_or(|number| number < 0) {
             problems.push(format!(
                 "Runtime constraints [{key}]={value} must be a non-negative integer"
@@ -65,9 +54,7 @@ pub fn runtime(given: &Value, committed: bool) -> Result<Value> {
         stored.insert(key.into(), value);
     }
     gpu(&given, &mut stored, &mut problems);
-    if !problems.is_empty() {
-        return Err(ApiError::Invalid(problems));
-    }
+    ApiError::reject_all(problems)?;
     Ok(Value::Object(stored))
 }
 
@@ -82,58 +69,39 @@ pub fn with_defaults(stored: &Value) -> Value {
 }
 
 fn gpu(given: &Object, stored: &mut Object, problems: &mut Vec<String>) {
-    let empty = Object::new();
-    let cuda = given.get("cuda").and_then(Value::as_object);
-    let mut gpu = given
-        .get("gpu")
-        .and_then(Value::as_object)
-        .unwrap_or(&empty)
-        .clone();
     for key in ["gpu", "cuda"] {
-        if given
-            .get(key)
-            .is_some_and(|value| !value.is_object() && !value.is_null())
-        {
+        if !matches!(given.get(key), None | Some(Value::Null | Value::Object(_))) {
             problems.push(format!("Runtime constraints [{key}] must be an object"));
         }
     }
-    if let Some(cuda) = cuda {
+    let object = |key: &str| given.get(key).and_then(Value::as_object).cloned();
+    let mut gpu = object("gpu").unwrap_or_default();
+    if let Some(mut cuda) = object("cuda") {
         stored.insert("cuda".into(), json!(cuda));
-        let count = cuda
-            .get("device_count")
-            .and_then(Value::as_i64)
-            .unwrap_or(0);
+        let count = cuda.remove("device_count");
         // The older CUDA keys are translated, so that dispatchers read only `gpu`.
-        if count > 0 && !gpu.contains_key("device_count") {
-            let capability = cuda
-                .get("hardware_capability")
-                .cloned()
-                .unwrap_or(json!(""));
+        if let Some(count) = count.filter(|count| count.as_i64() > Some(0))
+            && !gpu.contains_key("device_count")
+        {
+            let mut text = |key: &str| cuda.remove(key).unwrap_or(json!(""));
             gpu = Object::from_iter([
                 ("stack".into(), json!("cuda")),
-                ("device_count".into(), json!(count)),
+                ("device_count".into(), count),
+                ("driver_version".into(), text("driver_version")),
                 (
-                    "driver_version".into(),
-                    cuda.get("driver_version").cloned().unwrap_or(json!("")),
+                    "hardware_target".into(),
+                    json!([text("hardware_capability")]),
                 ),
-                ("hardware_target".into(), json!([capability])),
-                ("vram".into(), json!(0)),
             ]);
         }
     }
-    let part = |key: &str, default: Value| {
-        gpu.get(key)
-            .filter(|value| !value.is_null())
-            .cloned()
-            .unwrap_or(default)
-    };
-    let count = part("device_count", json!(0));
+    let count = part(&gpu, "device_count", json!(0));
     let full = json!({
-        "stack": part("stack", json!("")),
+        "stack": part(&gpu, "stack", json!("")),
         "device_count": count,
-        "driver_version": part("driver_version", json!("")),
-        "hardware_target": part("hardware_target", json!([])),
-        "vram": part("vram", json!(0)),
+        "driver_version": part(&gpu, "driver_version", json!("")),
+        "hardware_target": part(&gpu, "hardware_target", json!([])),
+        "vram": part(&gpu, "vram", json!(0)),
     });
     match count.as_i64() {
         Some(0) => {}
@@ -184,27 +152,20 @@ pub fn scheduling(given: &Value, command: &Value, accepts_preemptible: bool) -> 
     for key in given.keys().filter(|key| !known.contains(&key.as_str())) {
         problems.push(format!("Scheduling parameters key '{key}' is not known"));
     }
-    let part = |key: &str, default: Value| {
-        given
-            .get(key)
-            .filter(|value| !value.is_null())
-            .cloned()
-            .unwrap_or(default)
-    };
-    let partitions = part("partitions", json!([]));
+    let partitions = part(&given, "partitions", json!([]));
     if !partitions
         .as_array()
         .is_some_and(|names| names.iter().all(Value::is_string))
     {
         problems.push("Scheduling parameters partitions must be an array of strings".into());
     }
-    let max_run_time = part("max_run_time", json!(0));
+    let max_run_time = part(&given, "max_run_time", json!(0));
     if max_run_time.as_i64().is_none_or(|seconds| seconds < 0) {
         problems.push(format!(
             "Scheduling parameters [max_run_time]={max_run_time} must be a non-negative integer"
         ));
     }
-    let preemptible = part("preemptible", json!(false));
+    let preemptible = part(&given, "preemptible", json!(false));
     if preemptible == true && !accepts_preemptible {
         problems.push(
             "Scheduling parameters preemptible instances are not configured on this server (dispatch-api --accept-preemptible)".into(),
@@ -213,21 +174,25 @@ pub fn scheduling(given: &Value, command: &Value, accepts_preemptible: bool) -> 
     let runs_a_workflow = command[0]
         .as_str()
         .is_some_and(|program| program.starts_with("arvados-cwl-runner"));
-    let supervisor = part("supervisor", json!(runs_a_workflow));
+    let supervisor = part(&given, "supervisor", json!(runs_a_workflow));
     for (key, value) in [("preemptible", &preemptible), ("supervisor", &supervisor)] {
         if !value.is_boolean() {
             problems.push(format!("Scheduling parameters {key} must be true or false"));
         }
     }
-    if !problems.is_empty() {
-        return Err(ApiError::Invalid(problems));
-    }
+    ApiError::reject_all(problems)?;
     Ok(json!({
         "partitions": partitions,
         "preemptible": preemptible,
         "max_run_time": max_run_time,
         "supervisor": supervisor,
     }))
+}
+
+/// The value of a key, or the default without one.
+fn part(given: &Object, key: &str, default: Value) -> Value {
+    let value = given.get(key).filter(|value| !value.is_null());
+    value.cloned().unwrap_or(default)
 }
 
 fn object(name: &str, given: &Value) -> Result<Object> {

@@ -13,14 +13,13 @@ use crate::schema::{COLLECTIONS, CONTAINERS, TOKENS};
 use crate::store::transaction::Tx;
 
 /// Attributes that a container copies from its request unchanged.
-const COPIED_ATTRIBUTES: [&str; 9] = [
+const COPIED_ATTRIBUTES: [&str; 8] = [
     "command",
     "cwd",
     "environment",
     "output_path",
     "output_glob",
     "output_storage_classes",
-    "output_properties",
     "service",
     "published_ports",
 ];
@@ -70,18 +69,15 @@ pub fn retry_of(
         .with("scheduling_parameters", scheduling)
         .with("secret_mounts", secrets.get("secret_mounts").clone())
         .with("runtime_token", or_null(secrets.some_text("runtime_token")));
-    let copied = COPIED_ATTRIBUTES
-        .iter()
-        .filter(|name| **name != "output_properties")
-        .chain(&[
-            "container_image",
-            "mounts",
-            "runtime_constraints",
-            "runtime_user_uuid",
-            "runtime_auth_scopes",
-            "reuse_key",
-        ]);
-    for name in copied {
+    let resolved = [
+        "container_image",
+        "mounts",
+        "runtime_constraints",
+        "runtime_user_uuid",
+        "runtime_auth_scopes",
+        "reuse_key",
+    ];
+    for name in COPIED_ATTRIBUTES.into_iter().chain(resolved) {
         container.set(name, cancelled.get(name).clone());
     }
     insert_queued(tx, caller, container)
@@ -93,26 +89,19 @@ fn or_null(text: Option<&str>) -> Value {
 
 fn resolve(tx: &Tx<'_>, caller: &Caller, request: &Record) -> Result<Record> {
     let mut container: Record = COPIED_ATTRIBUTES
-        .iter()
-        .filter(|name| **name != "output_properties")
-        .map(|name| ((*name).to_owned(), request.get(name).clone()))
+        .into_iter()
+        .map(|name| (name.to_owned(), request.get(name).clone()))
         .collect();
     let (user, scopes) = runtime_user(tx, caller, request)?;
+    for name in ["scheduling_parameters", "secret_mounts"] {
+        container.set(name, request.get(name).clone());
+    }
+    let image = image::resolve(tx, caller, request.text("container_image"))?;
+    let runtime = constraints::with_defaults(request.get("runtime_constraints"));
     container
-        .set(
-            "container_image",
-            image::resolve(tx, caller, request.text("container_image"))?,
-        )
+        .set("container_image", image)
         .set("mounts", resolve_mounts(tx, caller, request.get("mounts"))?)
-        .set(
-            "runtime_constraints",
-            constraints::with_defaults(request.get("runtime_constraints")),
-        )
-        .set(
-            "scheduling_parameters",
-            request.get("scheduling_parameters").clone(),
-        )
-        .set("secret_mounts", request.get("secret_mounts").clone())
+        .set("runtime_constraints", runtime)
         .set("runtime_token", or_null(request.some_text("runtime_token")))
         .set("runtime_user_uuid", user)
         .set("runtime_auth_scopes", scopes);
@@ -147,13 +136,8 @@ pub fn find_token(tx: &Tx<'_>, token: &str) -> Result<Option<Record>> {
     let (Some("v2"), Some(uuid), Some(secret)) = (parts.next(), parts.next(), parts.next()) else {
         return Ok(None);
     };
-    let found = rows::find(
-        tx.conn,
-        &TOKENS,
-        "uuid = ?1 AND api_token = ?2 AND (expires_at IS NULL OR expires_at > ?3)",
-        &[&uuid, &secret, &tx.now],
-    )?;
-    Ok(found.into_iter().next())
+    let valid = "uuid = ?1 AND api_token = ?2 AND (expires_at IS NULL OR expires_at > ?3)";
+    Ok(rows::find(tx.conn, &TOKENS, valid, &[&uuid, &secret, &tx.now])?.pop())
 }
 
 /// Replaces uuids of mounted collections by their current content hash.

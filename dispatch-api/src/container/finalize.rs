@@ -16,8 +16,7 @@ use crate::store::transaction::Tx;
 pub fn finalize(tx: &Tx<'_>, container: &Record) -> Result<()> {
     let system = Identity::system(tx.config.system_user());
     let requests = request_logs::committed(tx, "container_uuid", container.uuid())?;
-    let mut retried = Vec::new();
-    let mut finished = Vec::new();
+    let (mut retried, mut finished) = (Vec::new(), Vec::new());
     for request in requests {
         if retry::is_due(tx, container, &request)? {
             retried.push(request);
@@ -65,36 +64,25 @@ fn output_collection(
     request: &Record,
     container: &Record,
 ) -> Result<Option<String>> {
-    let Some(pdh) = container.some_text("output") else {
-        return Ok(None);
-    };
-    let Some(source) = store::find_any_by_pdh(tx.conn, pdh)? else {
+    let Some(source) = store::find_any_by_pdh(tx.conn, container.text("output"))? else {
         return Ok(None);
     };
     let mut properties = json!({"type": "output", "container_request": request.uuid()});
     for extra in [container, request] {
-        for (key, value) in extra
-            .get("output_properties")
-            .as_object()
-            .into_iter()
-            .flatten()
-        {
+        let extra = extra.get("output_properties").as_object();
+        for (key, value) in extra.into_iter().flatten() {
             properties[key] = value.clone();
         }
     }
     let default_name = format!("Container output for request {}", request.uuid());
-    let ttl = request.int("output_ttl");
+    let name = request.some_text("output_name").unwrap_or(&default_name);
+    let classes = request.get("output_storage_classes").clone();
     let mut collection = Record::new()
         .with("owner_uuid", request.text("owner_uuid"))
-        .with(
-            "name",
-            request.some_text("output_name").unwrap_or(&default_name),
-        )
+        .with("name", name)
         .with("properties", properties)
-        .with(
-            "storage_classes_desired",
-            request.get("output_storage_classes").clone(),
-        );
+        .with("storage_classes_desired", classes);
+    let ttl = request.int("output_ttl");
     if ttl > 0 {
         let end = clock::after(std::time::Duration::from_secs(ttl.unsigned_abs()));
         collection

@@ -13,15 +13,11 @@ const MOUNT_FIELDS: [(&str, &[&str]); 9] = [
     ("capacity", &["tmp"]),
     ("device_type", &["tmp"]),
     ("content", &["json", "text"]),
-    (
-        "exclude_from_output",
-        &["collection", "tmp", "keep", "file", "json", "text"],
-    ),
-    (
-        "kind",
-        &["collection", "tmp", "keep", "file", "json", "text"],
-    ),
+    ("exclude_from_output", &KINDS),
+    ("kind", &KINDS),
 ];
+
+const KINDS: [&str; 6] = ["collection", "tmp", "keep", "file", "json", "text"];
 
 const STREAM_TARGETS: [&str; 3] = ["stdin", "stdout", "stderr"];
 
@@ -63,11 +59,7 @@ pub fn check(mounts: &Value, secret_mounts: &Value, output_path: &str) -> Result
             "Output path '{output_path}' must be the target of a mount"
         ));
     }
-    if problems.is_empty() {
-        Ok(())
-    } else {
-        Err(ApiError::Invalid(problems))
-    }
+    ApiError::reject_all(problems)
 }
 
 fn check_one(target: &str, mount: &Value, problems: &mut Vec<String>) {
@@ -76,8 +68,7 @@ fn check_one(target: &str, mount: &Value, problems: &mut Vec<String>) {
         return;
     };
     let kind = mount.get("kind").and_then(Value::as_str).unwrap_or("");
-    let (_, kinds) = MOUNT_FIELDS[MOUNT_FIELDS.len() - 1];
-    if !kinds.contains(&kind) {
+    if !KINDS.contains(&kind) {
         problems.push(format!("Mounts kind '{kind}' of '{target}' is not known"));
         return;
     }
@@ -97,10 +88,8 @@ fn check_one(target: &str, mount: &Value, problems: &mut Vec<String>) {
             }
         }
     }
-    let device = mount
-        .get("device_type")
-        .and_then(Value::as_str)
-        .unwrap_or("");
+    let device = mount.get("device_type").and_then(Value::as_str);
+    let device = device.unwrap_or("");
     if kind == "tmp" && !["", "ram", "ssd", "disk", "network"].contains(&device) {
         problems.push(format!(
             "Mounts device_type '{device}' of '{target}' is not one of ram, ssd, disk, network"
@@ -111,11 +100,7 @@ fn check_one(target: &str, mount: &Value, problems: &mut Vec<String>) {
             "Mounts kind 'file' of '{target}' is possible only for stdout and stderr"
         ));
     }
-    if kind == "text"
-        && mount
-            .get("content")
-            .is_some_and(|content| !content.is_string())
-    {
+    if kind == "text" && !mount.get("content").is_none_or(Value::is_string) {
         problems.push(format!("Mounts content of '{target}' must be a string"));
     }
 }

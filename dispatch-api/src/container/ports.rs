@@ -10,10 +10,7 @@ pub fn check(published: &Value) -> Result<()> {
     for (port, entry) in published.as_object().into_iter().flatten() {
         check_one(port, entry, &mut problems);
     }
-    match problems.is_empty() {
-        true => Ok(()),
-        false => Err(ApiError::Invalid(problems)),
-    }
+    ApiError::reject_all(problems)
 }
 
 fn check_one(port: &str, entry: &Value, problems: &mut Vec<String>) {

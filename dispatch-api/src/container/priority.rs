@@ -48,16 +48,13 @@ pub fn propagate_to_children(tx: &Tx<'_>, container_uuid: &str) -> Result<()> {
 }
 
 fn children(tx: &Tx<'_>, container_uuid: &str) -> Result<Vec<String>> {
-    let requests = rows::find(
-        tx.conn,
-        &CONTAINER_REQUESTS,
-        "requesting_container_uuid = ?1 AND state = 'Committed' AND container_uuid IS NOT NULL",
-        &[&container_uuid],
-    )?;
-    Ok(requests
+    let clause = "requesting_container_uuid = ?1 AND state = 'Committed' \
+                  AND container_uuid IS NOT NULL";
+    let requests = rows::find(tx.conn, &CONTAINER_REQUESTS, clause, &[&container_uuid])?;
+    let containers = requests
         .iter()
-        .map(|request| request.text("container_uuid").to_owned())
-        .collect())
+        .map(|request| request.text("container_uuid"));
+    Ok(containers.map(str::to_owned).collect())
 }
 
 /// Returns true if the priority changed.
@@ -79,12 +76,8 @@ fn refresh_one(tx: &Tx<'_>, system: &Caller, uuid: &str) -> Result<bool> {
 
 /// The highest priority that a committed request gives this container.
 pub fn effective_priority(tx: &Tx<'_>, container_uuid: &str) -> Result<i64> {
-    let requests = rows::find(
-        tx.conn,
-        &CONTAINER_REQUESTS,
-        "container_uuid = ?1 AND state = 'Committed' AND priority > 0",
-        &[&container_uuid],
-    )?;
+    let clause = "container_uuid = ?1 AND state = 'Committed' AND priority > 0";
+    let requests = rows::find(tx.conn, &CONTAINER_REQUESTS, clause, &[&container_uuid])?;
     let mut highest = 0;
     for request in &requests {
         highest = highest.max(requested_priority(tx, request)?);
@@ -93,10 +86,7 @@ pub fn effective_priority(tx: &Tx<'_>, container_uuid: &str) -> Result<i64> {
 }
 
 fn requested_priority(tx: &Tx<'_>, request: &Record) -> Result<i64> {
-    let parent: Option<Record> = match request.some_text("requesting_container_uuid") {
-        Some(parent) => tx.fetch(&CONTAINERS, parent)?,
-        None => None,
-    };
+    let parent = tx.fetch(&CONTAINERS, request.text("requesting_container_uuid"))?;
     // A child runs at its parent's priority, so that a workflow does not starve itself.
     Ok(match parent.as_ref().map(|parent| parent.get("priority")) {
         Some(Value::Number(priority)) => priority.as_i64().unwrap_or(0),

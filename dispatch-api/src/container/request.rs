@@ -107,7 +107,7 @@ pub fn update(
     let (from, to) = (old.text("state").to_owned(), new.text("state").to_owned());
     match (from.as_str(), to.as_str()) {
         ("Uncommitted", "Uncommitted" | "Committed") => {
-            check_server_set(&old, &new)?;
+            check_changes(&old, &new, |name| !SERVER_SET_ATTRIBUTES.contains(&name))?;
             normalise(tx, &mut new)?;
         }
         ("Committed", "Committed" | "Final") => {
@@ -125,11 +125,8 @@ pub fn update(
         ("Committed", "Final") => {
             new.set("state", "Committed");
             let written = tx.update(&CONTAINER_REQUESTS, caller, &old, new)?;
-            let done = finalize::finalize_request(
-                tx,
-                &Identity::system(tx.config.system_user()),
-                &written,
-            )?;
+            let system = Identity::system(tx.config.system_user());
+            let done = finalize::finalize_request(tx, &system, &written)?;
             refresh_container_priority(tx, &done)?;
             Ok(done)
         }
@@ -173,11 +170,8 @@ fn commit(tx: &Tx<'_>, caller: &Caller, old: &Record, new: Record) -> Result<Rec
     };
     // A reused container may have ended or saved its log earlier.
     if matches!(container.text("state"), "Complete" | "Cancelled") {
-        return finalize::finalize_request(
-            tx,
-            &Identity::system(tx.config.system_user()),
-            &written,
-        );
+        let system = Identity::system(tx.config.system_user());
+        return finalize::finalize_request(tx, &system, &written);
     }
     if container.some_text("log").is_some() {
         request_logs::update(tx, &container)?;
@@ -200,13 +194,9 @@ fn normalise(tx: &Tx<'_>, request: &mut Record) -> Result<()> {
     request.set("runtime_constraints", runtime);
     request.set("scheduling_parameters", scheduling);
     check_count_max(request)?;
-    let all_strings = |value: &Value| {
-        value
-            .as_array()
-            .is_none_or(|list| list.iter().all(Value::is_string))
-    };
     for name in ["command", "output_glob", "output_storage_classes"] {
-        if !all_strings(request.get(name)) {
+        let mut items = request.get(name).as_array().into_iter().flatten();
+        if !items.all(Value::is_string) {
             return Err(ApiError::invalid(format!(
                 "{} must be an array of strings",
                 humanise(name)
@@ -260,9 +250,7 @@ fn check_complete(tx: &Tx<'_>, request: &Record) -> Result<()> {
             "Output storage classes: there is no {class:?} here, only {STORAGE_CLASS:?}"
         ));
     }
-    if !problems.is_empty() {
-        return Err(ApiError::Invalid(problems));
-    }
+    ApiError::reject_all(problems)?;
     constraints::runtime(request.get("runtime_constraints"), true)?;
     ports::check(request.get("published_ports"))?;
     mounts::check(
@@ -270,10 +258,6 @@ fn check_complete(tx: &Tx<'_>, request: &Record) -> Result<()> {
         request.get("secret_mounts"),
         request.text("output_path"),
     )
-}
-
-fn check_server_set(old: &Record, new: &Record) -> Result<()> {
-    check_changes(old, new, |name| !SERVER_SET_ATTRIBUTES.contains(&name))
 }
 
 fn check_changes(old: &Record, new: &Record, allowed: impl Fn(&str) -> bool) -> Result<()> {
@@ -289,11 +273,7 @@ fn check_changes(old: &Record, new: &Record, allowed: impl Fn(&str) -> bool) -> 
             )
         })
         .collect();
-    if refused.is_empty() {
-        Ok(())
-    } else {
-        Err(ApiError::Invalid(refused))
-    }
+    ApiError::reject_all(refused)
 }
 
 fn wrong_transition(from: &str, to: &str) -> ApiError {

@@ -13,12 +13,8 @@ use crate::store::transaction::Tx;
 
 /// The committed requests with this uuid in an attribute.
 pub fn committed(tx: &Tx<'_>, attribute: &str, uuid: &str) -> Result<Vec<Record>> {
-    rows::find(
-        tx.conn,
-        &CONTAINER_REQUESTS,
-        &format!("{attribute} = ?1 AND state = 'Committed' ORDER BY created_at, uuid"),
-        &[&uuid],
-    )
+    let clause = format!("{attribute} = ?1 AND state = 'Committed' ORDER BY created_at, uuid");
+    rows::find(tx.conn, &CONTAINER_REQUESTS, &clause, &[&uuid])
 }
 
 /// Adds the container's current log to the log collection of every committed request.
@@ -40,36 +36,23 @@ pub fn save(
     request: &Record,
     container: &Record,
 ) -> Result<Option<String>> {
-    let Some(source) = container
-        .some_text("log")
-        .map(|pdh| store::find_any_by_pdh(tx.conn, pdh))
-        .transpose()?
-        .flatten()
-    else {
+    let Some(source) = store::find_any_by_pdh(tx.conn, container.text("log"))? else {
         return Ok(None);
     };
-    let existing = match request.some_text("log_uuid") {
-        Some(uuid) => tx.fetch(&COLLECTIONS, uuid)?,
-        None => None,
-    };
-    let before = existing
-        .as_ref()
-        .map_or("", |log| log.text("manifest_text"));
+    let existing = tx.fetch(&COLLECTIONS, request.text("log_uuid"))?;
+    let before = existing.as_ref();
+    let before = before.map_or("", |log| log.text("manifest_text"));
     let manifest = content::merge_log(before, source.text("manifest_text"), container.uuid());
     if let Some(log) = existing {
         store::replace_content(tx, system, &log, &manifest)?;
         return Ok(Some(log.uuid().to_owned()));
     }
+    let name = format!("Container log for request {}", request.uuid());
+    let properties = json!({"type": "log", "container_request": request.uuid()});
     let collection = Record::new()
         .with("owner_uuid", request.text("owner_uuid"))
-        .with(
-            "name",
-            format!("Container log for request {}", request.uuid()),
-        )
-        .with(
-            "properties",
-            json!({"type": "log", "container_request": request.uuid()}),
-        );
+        .with("name", name)
+        .with("properties", properties);
     let content = ManifestContent::parse(&manifest)?;
     let created = store::create_from_content(tx, system, collection, content)?;
     Ok(Some(created.uuid().to_owned()))

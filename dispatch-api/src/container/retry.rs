@@ -24,10 +24,8 @@ fn is_permanent(tx: &Tx<'_>, container: &Record) -> bool {
 }
 
 fn may_run_again(tx: &Tx<'_>, request: &Record) -> Result<bool> {
-    let limit = request
-        .get("container_count_max")
-        .as_i64()
-        .unwrap_or(tx.config.container_count_max);
+    let limit = request.get("container_count_max").as_i64();
+    let limit = limit.unwrap_or(tx.config.container_count_max);
     let parent_runs = match request.some_text("requesting_container_uuid") {
         None => true,
         Some(parent) => tx
@@ -68,9 +66,8 @@ fn merged_scheduling(requests: &[Record]) -> Value {
             .iter()
             .map(|request| request.get("scheduling_parameters"))
     };
-    let lists: Vec<&Vec<Value>> = each()
-        .filter_map(|one| one["partitions"].as_array())
-        .collect();
+    let lists = each().filter_map(|one| one["partitions"].as_array());
+    let lists: Vec<&Vec<Value>> = lists.collect();
     let mut partitions: Vec<Value> = Vec::new();
     if lists.iter().all(|list| !list.is_empty()) {
         for name in lists.into_iter().flatten() {
@@ -79,14 +76,10 @@ fn merged_scheduling(requests: &[Record]) -> Value {
             }
         }
     }
-    let times: Vec<i64> = each()
-        .map(|one| one["max_run_time"].as_i64().unwrap_or(0))
-        .collect();
-    let max_run_time = if times.contains(&0) {
-        0
-    } else {
-        times.into_iter().max().unwrap_or(0)
-    };
+    // Zero is no limit.
+    let times = each().map(|one| one["max_run_time"].as_i64().filter(|time| *time != 0));
+    let times: Option<Vec<i64>> = times.collect();
+    let max_run_time = times.unwrap_or_default().into_iter().max().unwrap_or(0);
     json!({
         "partitions": partitions,
         "preemptible": each().all(|one| one["preemptible"] == true),

@@ -74,14 +74,14 @@ pub fn find_reusable(tx: &Tx<'_>, caller: &Caller, new: &Record) -> Result<Optio
         true => new.text("runtime_user_uuid"),
         false => "%",
     };
-    let done = rows::find(
-        tx.conn,
-        &CONTAINERS,
-        "reuse_key = ?1 AND coalesce(runtime_user_uuid, '') LIKE ?2 AND state = 'Complete' AND exit_code = 0 AND log IS NOT NULL \
-         AND output IS NOT NULL ORDER BY finished_at LIMIT 10",
-        &[&key, &user],
-    )?;
-    for container in done {
+    let find = |condition: &str| {
+        let clause =
+            format!("reuse_key = ?1 AND coalesce(runtime_user_uuid, '') LIKE ?2 AND {condition}");
+        rows::find(tx.conn, &CONTAINERS, &clause, &[&key, &user])
+    };
+    let done = "state = 'Complete' AND exit_code = 0 AND log IS NOT NULL AND output IS NOT NULL \
+                ORDER BY finished_at LIMIT 10";
+    for container in find(done)? {
         let output = container.text("output");
         let log = container.text("log");
         // A result that the caller cannot read is not reused. The log of a readable container is
@@ -93,16 +93,11 @@ pub fn find_reusable(tx: &Tx<'_>, caller: &Caller, new: &Record) -> Result<Optio
             return Ok(Some(container));
         }
     }
-    let unfinished = rows::find(
-        tx.conn,
-        &CONTAINERS,
-        "reuse_key = ?1 AND coalesce(runtime_user_uuid, '') LIKE ?2 AND (state IN ('Queued', 'Locked') \
+    let unfinished = "(state IN ('Queued', 'Locked') \
            OR (state = 'Running' AND json_type(runtime_status, '$.error') IS NULL)) \
          ORDER BY CASE state WHEN 'Running' THEN 0 WHEN 'Locked' THEN 1 ELSE 2 END, \
-           progress DESC, started_at, priority DESC, created_at LIMIT 1",
-        &[&key, &user],
-    )?;
-    Ok(unfinished.into_iter().next())
+           progress DESC, started_at, priority DESC, created_at LIMIT 1";
+    Ok(find(unfinished)?.pop())
 }
 
 #[cfg(test)]

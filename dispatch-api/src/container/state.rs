@@ -103,12 +103,12 @@ pub fn check_transition(actor: Actor, from: State, to: State) -> Result<()> {
     Ok(())
 }
 
-/// Attributes that describe the progress of a run. Only the lock holder writes `log`.
-const PROGRESS_ATTRIBUTES: [&str; 8] = [
+/// Attributes that describe the progress of a run, apart from `log`, which only the lock holder
+/// writes.
+const PROGRESS: &[&str] = &[
     "exit_code",
     "progress",
     "runtime_status",
-    "log",
     "output",
     "output_properties",
     "cost",
@@ -117,64 +117,50 @@ const PROGRESS_ATTRIBUTES: [&str; 8] = [
 
 /// Attributes, besides `state`, that this actor may change in a transition from `from` to `to`.
 pub fn writable_attributes(actor: Actor, from: State, to: State) -> Vec<&'static str> {
-    let progress = || PROGRESS_ATTRIBUTES.to_vec();
-    let own_progress = || {
-        let mut attributes = progress();
-        attributes.retain(|name| *name != "log");
-        attributes
-    };
-    match (actor, from, to) {
-        (Actor::User, _, _) => vec![],
+    let parts: &[&[&str]] = match (actor, from, to) {
         (Actor::GuardedContainer, Running, Running) => {
-            vec!["progress", "runtime_status", "output", "output_properties"]
+            &[&["progress", "runtime_status", "output", "output_properties"]]
         }
-        (Actor::GuardedContainer, _, _) => vec![],
-        (Actor::Container, Running, Running) => {
-            let mut attributes = own_progress();
-            attributes.extend([
+        (Actor::Container, Running, Running) => &[
+            PROGRESS,
+            &[
                 "gateway_address",
                 "interactive_session_started",
                 "finished_at",
-            ]);
-            attributes
-        }
-        (Actor::Container, Running, Complete | Cancelled) => {
-            let mut attributes = own_progress();
-            attributes.push("finished_at");
-            attributes
-        }
-        (Actor::Container, _, _) => vec![],
+            ],
+        ],
+        (Actor::Container, Running, Complete | Cancelled) => &[PROGRESS, &["finished_at"]],
+        (Actor::User | Actor::GuardedContainer | Actor::Container, ..) => &[],
 
-        (_, Queued, Queued) => vec!["priority"],
-        (_, Queued, Locked) | (_, Locked, Queued) => vec!["priority"],
+        (_, Queued, Queued | Locked) | (_, Locked, Queued) => &[&["priority"]],
         (Actor::LockHolder, Locked, Locked) => {
-            vec!["priority", "runtime_status", "log", "lock_count"]
+            &[&["priority", "runtime_status", "log", "lock_count"]]
         }
-        (Actor::Admin, Locked, Locked) => vec!["priority", "lock_count"],
-        (Actor::LockHolder, Locked, Running) => {
-            let mut attributes = progress();
-            attributes.extend(["priority", "gateway_address", "started_at"]);
-            attributes
-        }
-        (Actor::LockHolder, Running, Running) => {
-            let mut attributes = progress();
-            attributes.extend(["priority", "gateway_address", "interactive_session_started"]);
-            attributes
-        }
+        (Actor::Admin, Locked, Locked) => &[&["priority", "lock_count"]],
+        (Actor::LockHolder, Locked, Running) => &[
+            PROGRESS,
+            &["log", "priority", "gateway_address", "started_at"],
+        ],
+        (Actor::LockHolder, Running, Running) => &[
+            PROGRESS,
+            &[
+                "log",
+                "priority",
+                "gateway_address",
+                "interactive_session_started",
+            ],
+        ],
         (Actor::Admin, Locked | Running, Running) => {
-            vec!["priority", "gateway_address", "interactive_session_started"]
+            &[&["priority", "gateway_address", "interactive_session_started"]]
         }
-        (Actor::LockHolder, Running, Complete | Cancelled) => {
-            let mut attributes = progress();
-            attributes.push("finished_at");
-            attributes
-        }
-        (Actor::Admin, Running, Complete | Cancelled) => vec!["finished_at"],
+        (Actor::LockHolder, Running, Complete | Cancelled) => &[PROGRESS, &["log", "finished_at"]],
+        (Actor::Admin, Running, Complete | Cancelled) => &[&["finished_at"]],
         (_, Queued, Cancelled) | (Actor::LockHolder, Locked, Cancelled) => {
-            vec!["finished_at", "log", "runtime_status", "cost"]
+            &[&["finished_at", "log", "runtime_status", "cost"]]
         }
-        _ => vec![],
-    }
+        _ => &[],
+    };
+    parts.concat()
 }
 
 /// Rejects the whole request if any attribute may not change. `changes` are (attribute, old, new)
@@ -197,11 +183,7 @@ pub fn check_attributes(
             )
         })
         .collect();
-    if refused.is_empty() {
-        Ok(())
-    } else {
-        Err(ApiError::Invalid(refused))
-    }
+    ApiError::reject_all(refused)
 }
 
 #[cfg(test)]

@@ -118,6 +118,18 @@ pub fn parse_select(
     Ok(Some(attrs))
 }
 
+/// A selection without the attributes that the resource does not have.
+pub fn known_attributes(resource: &'static Resource, select: &Value) -> Value {
+    let Value::Array(names) = select else {
+        return select.clone();
+    };
+    let is_known = |name: &&Value| {
+        let name = name.as_str();
+        name.is_some_and(|name| resource.selectable_attr(name).is_some())
+    };
+    names.iter().filter(is_known).cloned().collect()
+}
+
 fn parse_order(resource: &'static Resource, given: &Value) -> Vec<(&'static Attr, bool)> {
     let joined = match given {
         Value::String(text) => text.clone(),
@@ -208,31 +220,23 @@ fn columns_to_fetch(resource: &'static Resource, page: &PageQuery) -> Vec<&'stat
         Some(selected) => selected.clone(),
         None => resource.public_attrs().filter(|attr| !attr.bulky).collect(),
     };
-    let for_etag: &[&str] = match page.distinct {
-        true => &[],
-        false => &["uuid", "row_version"],
-    };
-    let for_signing: &[&str] = match attrs
+    let mut needed = Vec::new();
+    if !page.distinct {
+        needed.extend(["uuid", "row_version"]);
+    }
+    if attrs
         .iter()
         .any(|attr| attr.name.ends_with("manifest_text"))
     {
-        true => &["manifest_text", "is_trashed", "trash_at", "owner_uuid"],
-        false => &[],
-    };
+        needed.extend(["manifest_text", "is_trashed", "trash_at", "owner_uuid"]);
+    }
     let stored = attrs.len();
     attrs.retain(|attr| !resource.is_computed(attr));
-    let for_computed: &[&str] = match attrs.len() < stored {
-        true => &[
-            "owner_uuid",
-            "first_name",
-            "last_name",
-            "head_uuid",
-            "tail_uuid",
-        ],
-        false => &[],
-    };
-    let needed = for_etag.iter().chain(for_signing).chain(for_computed);
-    for needed in needed.copied() {
+    if attrs.len() < stored {
+        needed.extend(["owner_uuid", "first_name", "last_name"]);
+        needed.extend(["head_uuid", "tail_uuid"]);
+    }
+    for needed in needed {
         if let Some(attr) = resource.attr(needed)
             && !attrs.iter().any(|known| known.name == needed)
         {
@@ -249,22 +253,19 @@ fn order_by(resource: &'static Resource, page: &PageQuery) -> String {
         .iter()
         .map(|(attr, descending)| format!("{}{}", attr.name, direction(*descending)))
         .collect();
-    if page.distinct {
-        return if terms.is_empty() {
-            String::new()
-        } else {
-            format!(" ORDER BY {}", terms.join(", "))
-        };
+    if page.distinct && terms.is_empty() {
+        return String::new();
     }
-    let mut last_descending = page.order.last().is_none_or(|(_, descending)| *descending);
-    if terms.is_empty() && resource.table == "logs" {
-        terms.push("id DESC".into());
-        last_descending = true;
-    } else if terms.is_empty() {
-        terms.push("modified_at DESC".into());
+    if terms.is_empty() {
+        let newest_first = match resource.table {
+            "logs" => "id DESC",
+            _ => "modified_at DESC",
+        };
+        terms.push(newest_first.into());
     }
     // The tie-breaker has the direction of the last term, so that one index serves both.
-    if !page.order.iter().any(|(attr, _)| attr.name == "uuid") {
+    if !page.distinct && !page.order.iter().any(|(attr, _)| attr.name == "uuid") {
+        let last_descending = page.order.last().is_none_or(|(_, descending)| *descending);
         terms.push(format!("uuid{}", direction(last_descending)));
     }
     format!(" ORDER BY {}", terms.join(", "))

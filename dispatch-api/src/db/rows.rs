@@ -77,7 +77,7 @@ pub fn find_up_to(
     params: &[&dyn ToSql],
     max_bytes: usize,
 ) -> Result<Vec<Record>> {
-    let attrs: Vec<&Attr> = resource.attrs.iter().collect();
+    let attrs: Vec<&Attr> = resource.stored_attrs().collect();
     let sql = format!(
         "SELECT {} FROM {} WHERE {clause}",
         columns(&attrs),
@@ -117,8 +117,7 @@ pub fn fetch(connection: &Connection, resource: &Resource, uuid: &str) -> Result
 /// Inserts a record and reads it back with the defaults of the layout.
 pub fn insert(connection: &Connection, resource: &Resource, record: &Record) -> Result<Record> {
     let given: Vec<&Attr> = resource
-        .attrs
-        .iter()
+        .stored_attrs()
         .filter(|attr| record.0.contains_key(attr.name))
         .collect();
     let marks = vec!["?"; given.len()].join(", ");

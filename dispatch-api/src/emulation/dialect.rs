@@ -10,7 +10,7 @@ use http::{HeaderValue, StatusCode, header};
 use jiff::Timestamp;
 use jiff::fmt::rfc2822::DateTimePrinter;
 use md5::{Digest, Md5};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::Rules;
 use crate::error::ApiError;
@@ -27,19 +27,6 @@ const CONTROLLER_RESOURCES: [&str; 8] = [
     "vocabulary",
 ];
 
-/// Fields of a mount that the controller encodes, each with its empty value.
-const MOUNT_FIELDS: [(&str, EmptyValue); 9] = [
-    ("capacity", EmptyValue::Zero),
-    ("content", EmptyValue::Null),
-    ("device_type", EmptyValue::Text),
-    ("exclude_from_output", EmptyValue::False),
-    ("path", EmptyValue::Text),
-    ("portable_data_hash", EmptyValue::Text),
-    ("uuid", EmptyValue::Text),
-    ("writable", EmptyValue::False),
-    ("kind", EmptyValue::Text),
-];
-
 /// Text attributes of a token that the controller encodes as empty text instead of null.
 const TOKEN_TEXT_ATTRIBUTES: [&str; 3] = [
     "created_by_ip_address",
@@ -50,23 +37,13 @@ const TOKEN_TEXT_ATTRIBUTES: [&str; 3] = [
 /// Age of the discovery document in the cache of an emulated Arvados.
 const CACHE_AGE: Duration = Duration::from_secs(600);
 
-#[derive(Clone, Copy)]
-enum EmptyValue {
-    Zero,
-    Null,
-    Text,
-    False,
-}
-
-impl EmptyValue {
-    fn value(self) -> Value {
-        match self {
-            EmptyValue::Zero => json!(0),
-            EmptyValue::Null => Value::Null,
-            EmptyValue::Text => json!(""),
-            EmptyValue::False => json!(false),
-        }
-    }
+/// The fields of a mount that the controller encodes, with their empty values.
+fn empty_mount() -> Map<String, Value> {
+    let fields = json!({
+        "capacity": 0, "content": null, "device_type": "", "exclude_from_output": false,
+        "kind": "", "path": "", "portable_data_hash": "", "uuid": "", "writable": false,
+    });
+    fields.as_object().cloned().unwrap_or_default()
 }
 
 /// The program whose format the response to a request has.
@@ -174,14 +151,10 @@ pub fn rewrite_body(path: &str, mut body: Value) -> Value {
 
 fn rewrite_record(path: &str, record: &mut Value) {
     if path.starts_with("/arvados/v1/container_requests") {
-        for mount in record["mounts"]
-            .as_object_mut()
-            .into_iter()
-            .flat_map(|mounts| mounts.values_mut())
-            .filter_map(Value::as_object_mut)
-        {
-            for (name, empty) in MOUNT_FIELDS {
-                mount.entry(name).or_insert_with(|| empty.value());
+        let mounts = record["mounts"].as_object_mut().into_iter().flatten();
+        for mount in mounts.filter_map(|(_, mount)| mount.as_object_mut()) {
+            for (name, empty) in empty_mount() {
+                mount.entry(name).or_insert(empty);
             }
         }
     }

@@ -14,32 +14,16 @@ pub const FAULT_PATH: &str = "/_emulation/fault";
 
 const MAX_FAULT_DURATION: Duration = Duration::from_secs(600);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fault {
-    /// The database was restarted under open connections: valid tokens get status 401.
-    DatabaseRestart,
-    /// The request queue is full: status 503 with an empty body.
-    Overload,
-    /// The controller cancelled the request: status 500.
-    Cancelled,
-}
-
-impl Fault {
-    fn parse(name: &str) -> Option<Fault> {
-        match name {
-            "database-restart" => Some(Fault::DatabaseRestart),
-            "overload" => Some(Fault::Overload),
-            "context-canceled" => Some(Fault::Cancelled),
-            _ => None,
-        }
-    }
-
-    fn error(self) -> ApiError {
-        match self {
-            Fault::DatabaseRestart => ApiError::NotLoggedIn,
-            Fault::Overload => ApiError::Busy,
-            Fault::Cancelled => ApiError::Cancelled,
-        }
+/// The error with which a request fails.
+fn error_of(fault: &str) -> Option<fn() -> ApiError> {
+    match fault {
+        // The database was restarted under open connections: valid tokens get status 401.
+        "database-restart" => Some(|| ApiError::NotLoggedIn),
+        // The request queue is full: status 503 with an empty body.
+        "overload" => Some(|| ApiError::Busy),
+        // The controller cancelled the request: status 500.
+        "context-canceled" => Some(|| ApiError::Cancelled),
+        _ => None,
     }
 }
 
@@ -47,7 +31,7 @@ impl Fault {
 pub struct Faults(Mutex<Option<ActiveFault>>);
 
 struct ActiveFault {
-    fault: Fault,
+    error: fn() -> ApiError,
     until: Instant,
     requests: u64,
 }
@@ -55,7 +39,7 @@ struct ActiveFault {
 impl Faults {
     /// Starts the fault that the request body names.
     pub fn start(&self, fault: &Value, seconds: &Value) -> Result<Value> {
-        let wanted = fault.as_str().and_then(Fault::parse).ok_or_else(|| {
+        let error = fault.as_str().and_then(error_of).ok_or_else(|| {
             ApiError::invalid("fault must be database-restart, overload or context-canceled")
         })?;
         let length = seconds.as_u64().map(Duration::from_secs);
@@ -63,7 +47,7 @@ impl Faults {
             .filter(|length| *length <= MAX_FAULT_DURATION)
             .ok_or_else(|| ApiError::invalid("seconds must be a number from 0 to 600"))?;
         *self.0.lock() = Some(ActiveFault {
-            fault: wanted,
+            error,
             until: Instant::now() + length,
             requests: 0,
         });
@@ -78,7 +62,7 @@ impl Faults {
         };
         now.requests += 1;
         match now.requests % 2 {
-            1 => Err(now.fault.error()),
+            1 => Err((now.error)()),
             _ => Ok(()),
         }
     }

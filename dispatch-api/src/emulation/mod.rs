@@ -82,63 +82,46 @@ pub struct Rules {
 }
 
 /// The rules of this server.
-pub static DISPATCH_API: Rules = Rules {
-    if_match: true,
-    extensions: true,
-    slash_in_names: true,
-    storage_classes_checked: true,
-    blocks_guarded: true,
-    tokens_guarded: true,
-    tokens_of_others: true,
-    references_guarded: true,
-    websocket_needs_token: true,
-    event_attributes: &[
-        "is_trashed",
-        "name",
-        "owner_uuid",
-        "portable_data_hash",
-        "priority",
-        "requesting_container_uuid",
-        "state",
-    ],
-    logs_derived_changes: true,
-    controller: false,
-    cached_discovery: false,
-    faults: false,
-    permanent_failures: true,
-    reports_disabled_users: true,
-    containers_outlast_users: true,
-};
+pub static DISPATCH_API: Rules = Rules::of(true);
 
 /// The rules of Arvados 3.2.
-pub static ARVADOS_3: Rules = Rules {
-    if_match: false,
-    extensions: false,
-    slash_in_names: false,
-    storage_classes_checked: false,
-    blocks_guarded: false,
-    tokens_guarded: false,
-    tokens_of_others: false,
-    references_guarded: false,
-    websocket_needs_token: false,
-    event_attributes: &[
-        "is_trashed",
-        "name",
-        "owner_uuid",
-        "portable_data_hash",
-        "requesting_container_uuid",
-        "state",
-    ],
-    logs_derived_changes: false,
-    controller: true,
-    cached_discovery: true,
-    faults: true,
-    permanent_failures: false,
-    reports_disabled_users: false,
-    containers_outlast_users: false,
-};
+pub static ARVADOS_3: Rules = Rules::of(false);
+
+/// The first is in no event of Arvados.
+const EVENT_ATTRIBUTES: &[&str] = &[
+    "priority",
+    "is_trashed",
+    "name",
+    "owner_uuid",
+    "portable_data_hash",
+    "requesting_container_uuid",
+    "state",
+];
 
 impl Rules {
+    /// In every point, this server does the opposite of Arvados.
+    const fn of(this_server: bool) -> Rules {
+        Rules {
+            if_match: this_server,
+            extensions: this_server,
+            slash_in_names: this_server,
+            storage_classes_checked: this_server,
+            blocks_guarded: this_server,
+            tokens_guarded: this_server,
+            tokens_of_others: this_server,
+            references_guarded: this_server,
+            websocket_needs_token: this_server,
+            event_attributes: EVENT_ATTRIBUTES.split_at(!this_server as usize).1,
+            logs_derived_changes: this_server,
+            controller: !this_server,
+            cached_discovery: !this_server,
+            faults: !this_server,
+            permanent_failures: this_server,
+            reports_disabled_users: this_server,
+            containers_outlast_users: this_server,
+        }
+    }
+
     /// Rejects a name that cannot be a directory name.
     pub fn check_name(&self, name: &str) -> Result<()> {
         if matches!(name, "." | "..") || name.contains('\0') {

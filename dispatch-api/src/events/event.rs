@@ -57,10 +57,8 @@ impl Event {
         ] {
             body.insert(name.into(), entry.get(name).clone());
         }
-        body.insert(
-            "event_at".into(),
-            json!(to_microseconds(entry.text("event_at"))),
-        );
+        let event_at = to_microseconds(entry.text("event_at"));
+        body.insert("event_at".into(), json!(event_at));
         body.insert("properties".into(), properties);
         Event {
             id: entry.int("id"),
@@ -91,15 +89,11 @@ pub fn select_attributes(record: &Record, names: &[&str]) -> Value {
 
 /// The object with only the named attributes.
 fn keep_attributes(attributes: &Value, names: &[&str]) -> Value {
-    match attributes.as_object() {
-        Some(all) => Value::Object(
-            all.iter()
-                .filter(|(name, _)| names.contains(&name.as_str()))
-                .map(|(name, value)| (name.clone(), value.clone()))
-                .collect(),
-        ),
-        None => Value::Null,
-    }
+    let Value::Object(mut kept) = attributes.clone() else {
+        return Value::Null;
+    };
+    kept.retain(|name, _| names.contains(&name.as_str()));
+    kept.into()
 }
 
 /// Events have microseconds where records have nanoseconds.

@@ -25,31 +25,13 @@ const ESCAPED_CHARACTERS: &AsciiSet = &CONTROLS
     .add(b'|')
     .add(b'}');
 
-/// Depth of a listing below the requested entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Depth {
-    Zero,
-    One,
-    Infinity,
-}
-
-impl Depth {
-    pub fn parse(header: Option<&str>) -> Option<Depth> {
-        match header.map(str::trim) {
-            Some("0") => Some(Depth::Zero),
-            Some("1") => Some(Depth::One),
-            None => Some(Depth::Infinity),
-            Some(text) if text.eq_ignore_ascii_case("infinity") => Some(Depth::Infinity),
-            Some(_) => None,
-        }
-    }
-
-    fn below(self) -> Option<Depth> {
-        match self {
-            Depth::Zero => None,
-            Depth::One => Some(Depth::Zero),
-            Depth::Infinity => Some(Depth::Infinity),
-        }
+/// How deep below the requested entry a header has it listed; `None` if it is not valid.
+pub fn parse_depth(header: Option<&str>) -> Option<u32> {
+    match header.map(str::trim) {
+        Some("0") => Some(0),
+        Some("1") => Some(1),
+        None => Some(u32::MAX),
+        Some(text) => text.eq_ignore_ascii_case("infinity").then_some(u32::MAX),
     }
 }
 
@@ -59,7 +41,7 @@ pub fn multistatus(
     prefix: &str,
     path: &str,
     kind: EntryKind,
-    depth: Depth,
+    depth: u32,
     modified: &str,
 ) -> String {
     let mut list = Listing {
@@ -82,9 +64,11 @@ struct Listing<'a> {
 }
 
 impl Listing<'_> {
-    fn add(&mut self, path: &str, kind: EntryKind, depth: Depth) {
+    fn add(&mut self, path: &str, kind: EntryKind, depth: u32) {
         self.add_one(path, kind);
-        let Some(below) = depth.below() else { return };
+        let Some(below) = depth.checked_sub(1) else {
+            return;
+        };
         for entry in self.tree.list(path).unwrap_or_default() {
             let path = match path {
                 "" => entry.name.to_owned(),
@@ -144,10 +128,10 @@ mod tests {
                 .map(|rest| rest.split('<').next().unwrap().to_owned())
                 .collect::<Vec<_>>()
         };
-        assert_eq!(hrefs(Depth::Zero), ["/log/"]);
-        assert_eq!(hrefs(Depth::One), ["/log/", "/log/a%26b.txt", "/log/sub/"]);
+        assert_eq!(hrefs(0), ["/log/"]);
+        assert_eq!(hrefs(1), ["/log/", "/log/a%26b.txt", "/log/sub/"]);
         assert_eq!(
-            hrefs(Depth::Infinity),
+            hrefs(u32::MAX),
             [
                 "/log/",
                 "/log/a%26b.txt",
@@ -157,7 +141,7 @@ mod tests {
             ]
         );
         let kind = EntryKind::File { size: 3 };
-        let one = multistatus(&tree, "/log", "a&b.txt", kind, Depth::One, "now");
+        let one = multistatus(&tree, "/log", "a&b.txt", kind, 1, "now");
         assert!(
             one.contains("<D:getcontentlength>3</D:getcontentlength>"),
             "{one}"

@@ -16,7 +16,7 @@ use tokio_util::io::ReaderStream;
 
 use crate::blocks::store::BlockStore;
 use crate::error::{ApiError, Result};
-use crate::gateway::propfind::{Depth, multistatus};
+use crate::gateway::propfind::{multistatus, parse_depth};
 
 /// Size in bytes of the chunks read from a block.
 const STREAM_CHUNK_BYTES: usize = 64 << 10;
@@ -53,13 +53,11 @@ impl SavedLog {
         headers: &HeaderMap,
     ) -> Result<Response> {
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-        let entry = self.tree.lookup(&self.path);
-        let Some(entry) = entry else {
-            return Err(ApiError::NotFound("Not Found".into()));
-        };
+        let missing = || ApiError::NotFound("Not Found".into());
+        let entry = self.tree.lookup(&self.path).ok_or_else(missing)?;
         match (method.as_str(), entry) {
             ("PROPFIND", entry) => {
-                let depth = Depth::parse(text("depth"))
+                let depth = parse_depth(text("depth"))
                     .ok_or_else(|| ApiError::BadRequest("Depth must be 0, 1 or infinity".into()))?;
                 Ok(self.listing(entry, depth))
             }
@@ -75,7 +73,7 @@ impl SavedLog {
         }
     }
 
-    fn listing(&self, entry: Entry<'_>, depth: Depth) -> Response {
+    fn listing(&self, entry: Entry<'_>, depth: u32) -> Response {
         let kind = match entry {
             Entry::Directory => EntryKind::Directory,
             Entry::File(extents) => EntryKind::File {

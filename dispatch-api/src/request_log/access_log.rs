@@ -23,16 +23,10 @@ impl AccessLog {
     /// waits for the disk.
     pub fn open(path: &Path) -> io::Result<Self> {
         let (lines, queue) = sync_channel(MAX_QUEUED_LINES);
-        let file = match path.as_os_str() == "-" {
-            true => None,
-            false => Some(
-                OpenOptions::new()
-                    .append(true)
-                    .create(true)
-                    .mode(0o600)
-                    .open(path)?,
-            ),
-        };
+        let mut options = OpenOptions::new();
+        options.append(true).create(true).mode(0o600);
+        let is_file = path.as_os_str() != "-";
+        let file = is_file.then(|| options.open(path)).transpose()?;
         std::thread::Builder::new()
             .name("access-log".into())
             .spawn(move || write_lines(&queue, file))?;

@@ -1,7 +1,7 @@
 //! Collections, links, log entries and Keep services.
 
 use super::attribute::Attr;
-use super::resource::Resource;
+use super::resource::{COMMON, Resource};
 
 pub static COLLECTIONS: Resource = Resource {
     table: "collections",
@@ -9,12 +9,8 @@ pub static COLLECTIONS: Resource = Resource {
     class: "Collection",
     kind: "arvados#collection",
     infix: "4zz18",
+    common: &COMMON,
     attrs: &[
-        Attr::text("uuid"),
-        Attr::text("owner_uuid"),
-        Attr::time("created_at"),
-        Attr::time("modified_at"),
-        Attr::text("modified_by_user_uuid").null(),
         Attr::text("name"),
         Attr::text("description").null(),
         Attr::object("properties").queryable(),
@@ -35,7 +31,6 @@ pub static COLLECTIONS: Resource = Resource {
         Attr::bool("is_trashed"),
         Attr::time("trash_at").null(),
         Attr::time("delete_at").null(),
-        Attr::int("row_version").hidden(),
     ],
     computed: &[],
 };
@@ -46,18 +41,13 @@ pub static LINKS: Resource = Resource {
     class: "Link",
     kind: "arvados#link",
     infix: "o0j2j",
+    common: &COMMON,
     attrs: &[
-        Attr::text("uuid"),
-        Attr::text("owner_uuid"),
-        Attr::time("created_at"),
-        Attr::time("modified_at"),
-        Attr::text("modified_by_user_uuid").null(),
         Attr::text("link_class"),
         Attr::text("name"),
         Attr::text("head_uuid"),
         Attr::text("tail_uuid"),
         Attr::object("properties").queryable(),
-        Attr::int("row_version").hidden(),
     ],
     computed: &[
         Attr::text("head_kind").null(),
@@ -71,13 +61,9 @@ pub static LOGS: Resource = Resource {
     class: "Log",
     kind: "arvados#log",
     infix: "57u5n",
+    common: &COMMON,
     attrs: &[
         Attr::int("id"),
-        Attr::text("uuid"),
-        Attr::text("owner_uuid"),
-        Attr::time("created_at"),
-        Attr::time("modified_at"),
-        Attr::text("modified_by_user_uuid").null(),
         Attr::text("object_uuid").null(),
         Attr::text("object_owner_uuid").null(),
         Attr::text("object_kind").null(),
@@ -85,7 +71,6 @@ pub static LOGS: Resource = Resource {
         Attr::text("event_type"),
         Attr::text("summary").null(),
         Attr::object("properties").queryable(),
-        Attr::int("row_version").hidden(),
     ],
     computed: &[],
 };
@@ -97,6 +82,7 @@ pub static KEEP_SERVICES: Resource = Resource {
     class: "KeepService",
     kind: "arvados#keepService",
     infix: "bi6l4",
+    common: &[],
     attrs: &[
         Attr::text("uuid"),
         Attr::text("owner_uuid"),

@@ -1,7 +1,7 @@
 //! Containers and container requests.
 
 use super::attribute::Attr;
-use super::resource::Resource;
+use super::resource::{COMMON, Resource};
 
 pub static CONTAINERS: Resource = Resource {
     table: "containers",
@@ -9,12 +9,8 @@ pub static CONTAINERS: Resource = Resource {
     class: "Container",
     kind: "arvados#container",
     infix: "dz642",
+    common: &COMMON,
     attrs: &[
-        Attr::text("uuid"),
-        Attr::text("owner_uuid"),
-        Attr::time("created_at"),
-        Attr::time("modified_at"),
-        Attr::text("modified_by_user_uuid").null(),
         Attr::text("state"),
         Attr::int("priority"),
         Attr::text("locked_by_uuid").null(),
@@ -49,7 +45,6 @@ pub static CONTAINERS: Resource = Resource {
         Attr::object("secret_mounts").hidden(),
         Attr::text("runtime_token").null().hidden(),
         Attr::text("reuse_key").hidden(),
-        Attr::int("row_version").hidden(),
     ],
     computed: &[],
 };
@@ -60,12 +55,8 @@ pub static CONTAINER_REQUESTS: Resource = Resource {
     class: "ContainerRequest",
     kind: "arvados#containerRequest",
     infix: "xvhdp",
+    common: &COMMON,
     attrs: &[
-        Attr::text("uuid"),
-        Attr::text("owner_uuid"),
-        Attr::time("created_at"),
-        Attr::time("modified_at"),
-        Attr::text("modified_by_user_uuid").null(),
         Attr::text("name"),
         Attr::text("description").null(),
         Attr::object("properties").queryable(),
@@ -98,7 +89,6 @@ pub static CONTAINER_REQUESTS: Resource = Resource {
         Attr::bool("use_existing"),
         Attr::text("runtime_token").hidden(),
         Attr::object("secret_mounts").hidden(),
-        Attr::int("row_version").hidden(),
     ],
     computed: &[],
 };

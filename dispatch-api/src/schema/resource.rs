@@ -2,6 +2,16 @@
 
 use super::attribute::Attr;
 
+/// What every stored record has.
+pub const COMMON: [Attr; 6] = [
+    Attr::text("uuid"),
+    Attr::text("owner_uuid"),
+    Attr::time("created_at"),
+    Attr::time("modified_at"),
+    Attr::text("modified_by_user_uuid").null(),
+    Attr::int("row_version").hidden(),
+];
+
 /// One kind of record.
 #[derive(Debug)]
 pub struct Resource {
@@ -15,14 +25,21 @@ pub struct Resource {
     pub kind: &'static str,
     /// The middle part of its uuids.
     pub infix: &'static str,
+    /// The attributes that other resources have too.
+    pub common: &'static [Attr],
     pub attrs: &'static [Attr],
     /// Attributes that are not stored, but computed when a record is shown (`api/computed.rs`).
     pub computed: &'static [Attr],
 }
 
 impl Resource {
+    /// Each is a column of the table.
+    pub fn stored_attrs(&self) -> impl Iterator<Item = &'static Attr> {
+        self.common.iter().chain(self.attrs)
+    }
+
     pub fn attr(&self, name: &str) -> Option<&'static Attr> {
-        self.attrs.iter().find(|attr| attr.name == name)
+        self.stored_attrs().find(|attr| attr.name == name)
     }
 
     /// An attribute that is not hidden.
@@ -46,7 +63,7 @@ impl Resource {
     }
 
     pub fn public_attrs(&self) -> impl Iterator<Item = &'static Attr> {
-        self.attrs.iter().filter(|attr| !attr.hidden)
+        self.stored_attrs().filter(|attr| !attr.hidden)
     }
 
     pub fn list_kind(&self) -> String {

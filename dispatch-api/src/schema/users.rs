@@ -1,7 +1,7 @@
 //! Users, tokens and groups.
 
 use super::attribute::Attr;
-use super::resource::Resource;
+use super::resource::{COMMON, Resource};
 
 pub static USERS: Resource = Resource {
     table: "users",
@@ -9,12 +9,8 @@ pub static USERS: Resource = Resource {
     class: "User",
     kind: "arvados#user",
     infix: "tpzed",
+    common: &COMMON,
     attrs: &[
-        Attr::text("uuid"),
-        Attr::text("owner_uuid"),
-        Attr::time("created_at"),
-        Attr::time("modified_at"),
-        Attr::text("modified_by_user_uuid").null(),
         Attr::text("email"),
         Attr::text("username"),
         Attr::text("first_name"),
@@ -23,7 +19,6 @@ pub static USERS: Resource = Resource {
         Attr::bool("is_active"),
         Attr::bool("is_admin"),
         Attr::object("prefs").unsearchable(),
-        Attr::int("row_version").hidden(),
     ],
     computed: &[
         Attr::text("full_name"),
@@ -40,12 +35,8 @@ pub static TOKENS: Resource = Resource {
     class: "ApiClientAuthorization",
     kind: "arvados#apiClientAuthorization",
     infix: "gj3su",
+    common: &COMMON,
     attrs: &[
-        Attr::text("uuid"),
-        Attr::text("owner_uuid"),
-        Attr::time("created_at"),
-        Attr::time("modified_at"),
-        Attr::text("modified_by_user_uuid").null(),
         Attr::text("api_token").unsearchable(),
         Attr::array("scopes"),
         Attr::time("expires_at").null(),
@@ -56,7 +47,6 @@ pub static TOKENS: Resource = Resource {
         Attr::text("attempt_of").null().hidden(),
         // The container that the server created this token for.
         Attr::text("container_of").null().hidden(),
-        Attr::int("row_version").hidden(),
     ],
     computed: &[],
 };
@@ -67,12 +57,8 @@ pub static GROUPS: Resource = Resource {
     class: "Group",
     kind: "arvados#group",
     infix: "j7d0g",
+    common: &COMMON,
     attrs: &[
-        Attr::text("uuid"),
-        Attr::text("owner_uuid"),
-        Attr::time("created_at"),
-        Attr::time("modified_at"),
-        Attr::text("modified_by_user_uuid").null(),
         Attr::text("name"),
         Attr::text("description").null(),
         Attr::text("group_class"),
@@ -80,7 +66,6 @@ pub static GROUPS: Resource = Resource {
         Attr::bool("is_trashed"),
         Attr::time("trash_at").null(),
         Attr::time("delete_at").null(),
-        Attr::int("row_version").hidden(),
     ],
     computed: &[
         Attr::bool("can_write"),

@@ -1,7 +1,7 @@
 //! Registered workflows.
 
 use super::attribute::Attr;
-use super::resource::Resource;
+use super::resource::{COMMON, Resource};
 
 pub static WORKFLOWS: Resource = Resource {
     table: "workflows",
@@ -9,17 +9,12 @@ pub static WORKFLOWS: Resource = Resource {
     class: "Workflow",
     kind: "arvados#workflow",
     infix: "7fd4e",
+    common: &COMMON,
     attrs: &[
-        Attr::text("uuid"),
-        Attr::text("owner_uuid"),
-        Attr::time("created_at"),
-        Attr::time("modified_at"),
-        Attr::text("modified_by_user_uuid").null(),
         Attr::text("name"),
         Attr::text("description").null(),
         // CWL as YAML or JSON.
         Attr::text("definition").null(),
-        Attr::int("row_version").hidden(),
     ],
     computed: &[],
 };

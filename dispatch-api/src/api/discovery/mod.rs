@@ -159,20 +159,16 @@ fn record_schema(resource: &Resource) -> Value {
 }
 
 fn attr_schema(attr: &Attr) -> Value {
-    match attr.kind {
-        AttrType::Time => json!({"type": "datetime", "description": attr.human()}),
-        kind => json!({
-            "type": match kind {
-                AttrType::Text | AttrType::Time => "string",
-                AttrType::Int => "integer",
-                AttrType::Float => "float",
-                AttrType::Bool => "boolean",
-                AttrType::Object => "Hash",
-                AttrType::Array => "Array",
-            },
-            "description": attr.human(),
-        }),
-    }
+    let kind = match attr.kind {
+        AttrType::Text => "string",
+        AttrType::Time => "datetime",
+        AttrType::Int => "integer",
+        AttrType::Float => "float",
+        AttrType::Bool => "boolean",
+        AttrType::Object => "Hash",
+        AttrType::Array => "Array",
+    };
+    json!({"type": kind, "description": attr.human()})
 }
 
 fn list_schema(resource: &Resource) -> Value {

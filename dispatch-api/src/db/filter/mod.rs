@@ -3,6 +3,7 @@
 
 mod non_column;
 
+use rusqlite::ToSql;
 use rusqlite::types::Value as SqlValue;
 use serde_json::{Value, json};
 
@@ -41,6 +42,14 @@ impl Clause {
         }
     }
 
+    /// The values, as parameters of a statement.
+    pub fn params(&self) -> Vec<&dyn ToSql> {
+        self.values
+            .iter()
+            .map(|value| value as &dyn ToSql)
+            .collect()
+    }
+
     pub fn sql(&self) -> String {
         if self.parts.is_empty() {
             return "1".into();
@@ -62,10 +71,9 @@ impl Clause {
         };
         self.check_number(list.len())?;
         for filter in list {
-            let Some([attribute, operator, operand]) = filter.as_array().map(Vec::as_slice) else {
-                return Err(not_triples());
-            };
-            let (Some(attribute), Some(operator)) = (attribute.as_str(), operator.as_str()) else {
+            let Some([Value::String(attribute), Value::String(operator), operand]) =
+                filter.as_array().map(Vec::as_slice)
+            else {
                 return Err(not_triples());
             };
             self.add_one(resource, attribute, &operator.to_lowercase(), operand)?;
@@ -163,15 +171,10 @@ impl Clause {
                 let value = scalar(attr, operator, operand)?;
                 self.and(format!("({name} IS NULL OR {name} <> ?)"), [value]);
             }
-            "in" | "not in" => self.membership(attr, operator == "not in", operand)?,
-            "like" => self.and(
-                format!("{name} LIKE ? {ESCAPE}"),
-                [pattern(attr, operator, operand)?],
-            ),
-            "ilike" => self.and(
-                format!("lower({name}) LIKE lower(?) {ESCAPE}"),
-                [pattern(attr, operator, operand)?],
-            ),
+            "in" | "not in" => self.membership(attr, operator, operand)?,
+            "like" | "ilike" => {
+                self.and(like(operator, name), [pattern(attr, operator, operand)?]);
+            }
             "is_a" if name.ends_with("uuid") => self.is_a(name, name, operand)?,
             "exists" if attr.queryable => {
                 let key = operand
@@ -200,8 +203,8 @@ impl Clause {
     }
 
     /// Binds the operands as one JSON array, so that a long list needs no long statement.
-    fn membership(&mut self, attr: &Attr, negated: bool, operand: &Value) -> Result<()> {
-        let operator = if negated { "not in" } else { "in" };
+    fn membership(&mut self, attr: &Attr, operator: &str, operand: &Value) -> Result<()> {
+        let negated = operator == "not in";
         let list = operand
             .as_array()
             .ok_or_else(|| bad_operand(attr, operator))?;
@@ -212,17 +215,12 @@ impl Clause {
             .map(|value| attr.coerce(value).map(stored_scalar))
             .collect::<Result<_>>()?;
         let name = attr.name;
+        let operator = operator.to_uppercase();
+        let is_member = format!("{name} {operator} (SELECT value FROM json_each(?))");
         let sql = match (negated, with_null) {
-            (false, false) => format!("{name} IN (SELECT value FROM json_each(?))"),
-            (false, true) => {
-                format!("({name} IS NULL OR {name} IN (SELECT value FROM json_each(?)))")
-            }
-            (true, false) => {
-                format!("({name} IS NULL OR {name} NOT IN (SELECT value FROM json_each(?)))")
-            }
-            (true, true) => {
-                format!("({name} IS NOT NULL AND {name} NOT IN (SELECT value FROM json_each(?)))")
-            }
+            (false, false) => is_member,
+            (true, true) => format!("({name} IS NOT NULL AND {is_member})"),
+            _ => format!("({name} IS NULL OR {is_member})"),
         };
         self.and(sql, [SqlValue::Text(Value::Array(values).to_string())]);
         Ok(())
@@ -262,11 +260,7 @@ impl Clause {
             }
             "like" | "ilike" => {
                 let text = SqlValue::Text(operand.as_str().ok_or_else(invalid_operand)?.to_owned());
-                let sql = if operator == "like" {
-                    format!("json_extract({name}, ?) LIKE ? {ESCAPE}")
-                } else {
-                    format!("lower(json_extract({name}, ?)) LIKE lower(?) {ESCAPE}")
-                };
+                let sql = like(operator, &format!("json_extract({name}, ?)"));
                 self.and(sql, [path, text]);
             }
             "contains" => {
@@ -288,6 +282,14 @@ impl Clause {
     }
 }
 
+/// The condition that a text matches a pattern.
+fn like(operator: &str, text: &str) -> String {
+    match operator {
+        "like" => format!("{text} LIKE ? {ESCAPE}"),
+        _ => format!("lower({text}) LIKE lower(?) {ESCAPE}"),
+    }
+}
+
 fn bad_operand(attr: &Attr, operator: &str) -> ApiError {
     ApiError::invalid(format!(
         "Invalid operand type for '{operator}' operator in filters on '{}'",
@@ -304,11 +306,9 @@ fn stored_scalar(value: Value) -> Value {
 }
 
 fn scalar(attr: &Attr, operator: &str, operand: &Value) -> Result<SqlValue> {
-    if matches!(attr.kind, AttrType::Object | AttrType::Array) && !operand.is_string() {
-        return Ok(SqlValue::Text(operand.to_string()));
-    }
     if matches!(attr.kind, AttrType::Object | AttrType::Array) {
-        return Ok(SqlValue::Text(operand.as_str().unwrap_or("").to_owned()));
+        let text = operand.as_str().map(str::to_owned);
+        return Ok(SqlValue::Text(text.unwrap_or_else(|| operand.to_string())));
     }
     let value = attr
         .coerce(operand)

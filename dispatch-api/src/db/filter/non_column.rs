@@ -5,7 +5,7 @@
 use rusqlite::types::Value as SqlValue;
 use serde_json::{Value, json};
 
-use super::{Clause, ESCAPE};
+use super::{Clause, like};
 use crate::error::{ApiError, Result};
 use crate::schema::{self, Attr, AttrType, CONTAINERS, LINKS, Resource};
 
@@ -80,19 +80,15 @@ impl Clause {
 
     /// A pattern that the list of all paths in a collection must match.
     fn file_names(&mut self, operator: &str, operand: &Value) -> Result<()> {
-        let sql = match operator {
-            "like" => format!("file_names(manifest_text) LIKE ? {ESCAPE}"),
-            "ilike" => format!("lower(file_names(manifest_text)) LIKE lower(?) {ESCAPE}"),
-            _ => {
-                return Err(ApiError::invalid(format!(
-                    "Invalid operator '{operator}' for 'file_names' in filter; \
-                     it takes like and ilike"
-                )));
-            }
-        };
+        if !matches!(operator, "like" | "ilike") {
+            return Err(ApiError::invalid(format!(
+                "Invalid operator '{operator}' for 'file_names' in filter; it takes like and ilike"
+            )));
+        }
         let pattern = operand.as_str().ok_or_else(|| {
             ApiError::invalid("Invalid operand type for filters on 'file_names': it must be text")
         })?;
+        let sql = like(operator, "file_names(manifest_text)");
         self.and(sql, [SqlValue::Text(pattern.to_owned())]);
         Ok(())
     }
