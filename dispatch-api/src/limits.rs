@@ -2,7 +2,8 @@
 //!
 //! A client is the user of a valid token, the container of an attempt token, or an address. Each
 //! has a share, which is a half or less, so no client can take everything from the others. Shares
-//! are upper limits: nothing is reserved for clients that send no requests.
+//! are upper limits: nothing is reserved for clients that send no requests. That of an ordinary
+//! user is so small that the user's requests wait for each other, and not those of others for them.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -20,8 +21,10 @@ pub const MAX_BODY_BYTES: u64 = 64 << 20;
 /// Maximum number of requests that use the database or files at the same time. Others wait for
 /// [`QUEUE_TIMEOUT`].
 pub const MAX_CONCURRENT_REQUESTS: usize = 96;
-/// Maximum number of these requests for one client.
-const MAX_CONCURRENT_REQUESTS_PER_CLIENT: usize = 64;
+/// Maximum number of these requests for one administrator or attempt: dispatchers are among them.
+const MAX_CONCURRENT_TRUSTED_REQUESTS: usize = 64;
+/// Maximum number of these requests for another user, for each processor of the machine.
+const MAX_CONCURRENT_REQUESTS_PER_PROCESSOR: usize = 2;
 /// Maximum number of these requests for one address without a valid token.
 const MAX_CONCURRENT_ANONYMOUS_REQUESTS: usize = 16;
 /// Maximum number of tokens that are checked at the same time. A check takes less than 1 ms.
@@ -32,6 +35,8 @@ const MAX_WEBSOCKETS_PER_CLIENT: usize = 256;
 /// Maximum number of websockets without a valid token, which only an emulated Arvados accepts.
 pub const MAX_ANONYMOUS_WEBSOCKETS: usize = 64;
 const MAX_ANONYMOUS_WEBSOCKETS_PER_CLIENT: usize = 16;
+/// Timeout of the wait for the client's own earlier requests.
+const OWN_QUEUE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Timeout of the wait for a request slot.
 const QUEUE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Timeout of the wait for memory; longer, because a large body takes seconds.
@@ -43,6 +48,7 @@ const SHARES_BEFORE_CLEANUP: usize = 256;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ClientKey {
     User(String),
+    Admin(String),
     /// The container of an attempt token; all attempts of a dispatcher have the same user.
     Attempt(String),
     Address(IpAddr),
@@ -53,6 +59,7 @@ impl ClientKey {
         match &caller.attempt_of {
             // Only a dispatcher has many attempts. Other users could name any container.
             Some(container) if caller.is_admin => ClientKey::Attempt(container.clone()),
+            None if caller.is_admin => ClientKey::Admin(caller.user_uuid.clone()),
             _ => ClientKey::User(caller.user_uuid.clone()),
         }
     }
@@ -61,7 +68,9 @@ impl ClientKey {
 impl std::fmt::Display for ClientKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            ClientKey::User(uuid) | ClientKey::Attempt(uuid) => f.write_str(uuid),
+            ClientKey::User(uuid) | ClientKey::Admin(uuid) | ClientKey::Attempt(uuid) => {
+                f.write_str(uuid)
+            }
             ClientKey::Address(address) => address.fmt(f),
         }
     }
@@ -121,15 +130,20 @@ impl Limits {
         if shares.len() >= SHARES_BEFORE_CLEANUP {
             shares.retain(|_, share| share.is_used());
         }
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let (work, websockets) = match key {
             ClientKey::Address(_) => (
                 MAX_CONCURRENT_ANONYMOUS_REQUESTS,
                 MAX_ANONYMOUS_WEBSOCKETS_PER_CLIENT,
             ),
-            ClientKey::User(_) | ClientKey::Attempt(_) => (
-                MAX_CONCURRENT_REQUESTS_PER_CLIENT,
+            ClientKey::User(_) => (
+                (MAX_CONCURRENT_REQUESTS_PER_PROCESSOR * processors)
+                    .min(MAX_CONCURRENT_REQUESTS / 2),
                 MAX_WEBSOCKETS_PER_CLIENT,
             ),
+            ClientKey::Admin(_) | ClientKey::Attempt(_) => {
+                (MAX_CONCURRENT_TRUSTED_REQUESTS, MAX_WEBSOCKETS_PER_CLIENT)
+            }
         };
         let share = Arc::new(ClientShare {
             requests: semaphore((self.settings.max_connections / 2).max(1)),
@@ -164,7 +178,7 @@ impl Limits {
 
     /// Waits for the turn of a request that uses the database or files.
     pub async fn acquire_work(&self, share: &ClientShare) -> Result<Permits> {
-        let own = acquire(&share.work, 1, QUEUE_TIMEOUT)
+        let own = acquire(&share.work, 1, OWN_QUEUE_TIMEOUT)
             .await?
             .ok_or_else(|| {
                 ApiError::TooManyRequests(
@@ -212,7 +226,7 @@ impl Limits {
     pub fn admit_websocket(&self, key: &ClientKey) -> Result<Permits> {
         let all = match key {
             ClientKey::Address(_) => &self.anonymous_websockets,
-            ClientKey::User(_) | ClientKey::Attempt(_) => &self.websockets,
+            _ => &self.websockets,
         };
         let share = self.share(key);
         let own = share.websockets.clone().try_acquire_owned().map_err(|_| {

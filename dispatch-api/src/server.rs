@@ -299,7 +299,7 @@ mod tests {
         let url = format!("https://{}/arvados/v1/config", server.address);
         let mut taken = Vec::new();
         for client in ["a", "b"] {
-            let share = server.app.limits.share(&ClientKey::User(client.into()));
+            let share = server.app.limits.share(&ClientKey::Admin(client.into()));
             for _ in 0..MAX_CONCURRENT_REQUESTS / 2 {
                 taken.push(server.app.limits.acquire_work(&share).await.unwrap());
             }

@@ -14,6 +14,7 @@ const LAYOUT_MIGRATIONS: &[&str] = &[
     include_str!("0005_image_links.sql"),
     include_str!("0006_reach_version.sql"),
     include_str!("0007_job_numbers.sql"),
+    include_str!("0008_quotas.sql"),
 ];
 
 #[derive(Debug, thiserror::Error)]
@@ -82,7 +83,7 @@ mod tests {
                 .unwrap()
                 .collect::<Result<_, _>>()
                 .unwrap();
-            let attrs: BTreeSet<String> = resource.attrs.iter().map(|a| a.name.into()).collect();
+            let attrs: BTreeSet<String> = resource.stored_attrs().map(|a| a.name.into()).collect();
             assert_eq!(columns, attrs, "{}", resource.table);
         }
     }

@@ -48,6 +48,7 @@ pub static LINKS: Resource = Resource {
         Attr::text("head_uuid"),
         Attr::text("tail_uuid"),
         Attr::object("properties").queryable(),
+        Attr::text("created_by").null().hidden(),
     ],
     computed: &[
         Attr::text("head_kind").null(),

@@ -89,6 +89,7 @@ pub static CONTAINER_REQUESTS: Resource = Resource {
         Attr::bool("use_existing"),
         Attr::text("runtime_token").hidden(),
         Attr::object("secret_mounts").hidden(),
+        Attr::text("created_by").null().hidden(),
     ],
     computed: &[],
 };

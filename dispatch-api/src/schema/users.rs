@@ -47,6 +47,7 @@ pub static TOKENS: Resource = Resource {
         Attr::text("attempt_of").null().hidden(),
         // The container that the server created this token for.
         Attr::text("container_of").null().hidden(),
+        Attr::text("created_by").null().hidden(),
     ],
     computed: &[],
 };
@@ -66,6 +67,7 @@ pub static GROUPS: Resource = Resource {
         Attr::bool("is_trashed"),
         Attr::time("trash_at").null(),
         Attr::time("delete_at").null(),
+        Attr::text("created_by").null().hidden(),
     ],
     computed: &[
         Attr::bool("can_write"),

@@ -14,6 +14,7 @@ use crate::record::Record;
 use crate::schema::{self, Resource};
 use crate::store::audit_log::{self, Change};
 use crate::store::cluster_config::ClusterConfig;
+use crate::store::quota;
 
 /// Events and overrides to publish after the commit.
 #[derive(Default)]
@@ -93,6 +94,10 @@ impl<'a> Tx<'a> {
         }
         if record.some_text("owner_uuid").is_none() {
             record.set("owner_uuid", caller.user_uuid.as_str());
+        }
+        if quota::counts(resource) {
+            quota::check(self.conn, resource, caller)?;
+            record.set("created_by", caller.user_uuid.as_str());
         }
         record.set("created_at", self.now.as_str());
         record.set("modified_at", self.now.as_str());

@@ -27,7 +27,7 @@ const MAX_QUEUED_WRITES: QueueLimits = QueueLimits {
 /// Maximum number of writes that share a commit, and time after which no more are added. They bound
 /// the wait of the first.
 const MAX_BATCH_WRITES: usize = 128;
-const MAX_BATCH_TIME: Duration = Duration::from_millis(50);
+const MAX_BATCH_TIME: Duration = Duration::from_millis(5);
 /// Time after which a write is ended. All others wait meanwhile.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 
