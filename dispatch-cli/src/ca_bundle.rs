@@ -20,10 +20,7 @@ pub fn write(
     named: Option<PathBuf>,
 ) -> Result<PathBuf, CliError> {
     let path = state.join(BUNDLE_FILE);
-    let mut bundle = fs::read(certificate).map_err(|source| CliError::Read {
-        path: certificate.to_owned(),
-        source,
-    })?;
+    let mut bundle = fs::read(certificate).map_err(CliError::read(certificate))?;
     // A shell with the environment of an earlier start names this bundle itself.
     let named = named.filter(|named| *named != path);
     let usual = SYSTEM_BUNDLES.iter().map(PathBuf::from);

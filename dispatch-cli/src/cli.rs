@@ -67,14 +67,20 @@ pub enum Command {
     Retry(commands::retry::Retry),
     Rm(commands::rm::Rm),
     Gc(commands::gc::Gc),
-    Info(commands::info::Info),
+    /// Show the server, the queue, and what is free on this machine
+    Info,
     Image(commands::image::Image),
     Collection(commands::collection::Collections),
     Explain(commands::explain::Explain),
     Demand(commands::demand::Demand),
     User(commands::user::Users),
     Token(commands::token::Tokens),
-    Env(commands::env::Env),
+    /// Print the environment of the running 'dispatch up' for other programs:
+    /// eval "$(dispatch env)"
+    ///
+    /// ARVADOS_API_TOKEN is that of an ordinary user. SSL_CERT_FILE names the certificates of this
+    /// system together with that of the server, so other HTTPS clients of the shell work, too.
+    Env,
     Completions(commands::completions::Completions),
     Man(commands::completions::Man),
 }
@@ -84,7 +90,7 @@ impl Command {
     pub fn needs_server(&self) -> bool {
         !matches!(
             self,
-            Command::Up(_) | Command::Env(_) | Command::Completions(_) | Command::Man(_)
+            Command::Up(_) | Command::Env | Command::Completions(_) | Command::Man(_)
         )
     }
 

@@ -31,13 +31,8 @@ pub fn newest_of(user: Option<&str>, trashed: bool) -> Query {
 
 /// Fetches a collection by uuid or portable data hash.
 pub async fn open(client: &Client, name: &str) -> Result<StoredCollection, CliError> {
-    let record = client.collection(name).await.map_err(|error| {
-        if error.is_not_found() {
-            CliError::NoCollection(name.to_owned())
-        } else {
-            error.into()
-        }
-    })?;
+    let record = client.collection(name).await;
+    let record = record.map_err(CliError::of_collection(name))?;
     let manifest = Manifest::parse(&record.manifest_text).map_err(|source| CliError::Manifest {
         collection: name.to_owned(),
         source,

@@ -9,6 +9,7 @@ use std::time::Duration;
 use arvados_client::Client;
 use arvados_client::filter::Query;
 use arvados_client::records::Collection;
+use clap::ValueEnum;
 use clap_complete::engine::{ArgValueCandidates, CompletionCandidate};
 
 use crate::collection;
@@ -37,7 +38,7 @@ pub fn job_numbers() -> ArgValueCandidates {
 /// Offers the states of jobs.
 pub fn states() -> ArgValueCandidates {
     let state = |state: &JobState| CompletionCandidate::new(state.as_str());
-    ArgValueCandidates::new(move || JobState::ALL.iter().map(state).collect())
+    ArgValueCandidates::new(move || JobState::value_variants().iter().map(state).collect())
 }
 
 /// Offers the names of the images on the server.
@@ -89,26 +90,22 @@ async fn collections(client: &Client, trashed: bool) -> Result<Vec<Offer>, CliEr
 fn offer(
     ask: impl AsyncFnOnce(&Client) -> Result<Vec<Offer>, CliError>,
 ) -> Vec<CompletionCandidate> {
-    let Ok(session) = Session::open(named_state_dir().as_deref()) else {
-        return Vec::new();
-    };
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    let Ok(runtime) = runtime else {
-        return Vec::new();
-    };
-    let asked =
-        runtime.block_on(async { tokio::time::timeout(MAX_TIME, ask(&session.client)).await });
-    let Ok(Ok(words)) = asked else {
-        return Vec::new();
-    };
     let candidate = |(position, (word, meaning)): (usize, Offer)| {
         CompletionCandidate::new(strip_control(&word))
             .help(Some(strip_control(&meaning).into()))
             .display_order(Some(position))
     };
+    let words = in_time(ask).unwrap_or_default();
     words.into_iter().enumerate().map(candidate).collect()
+}
+
+/// What the server answers at once.
+fn in_time(ask: impl AsyncFnOnce(&Client) -> Result<Vec<Offer>, CliError>) -> Option<Vec<Offer>> {
+    let session = Session::open(named_state_dir().as_deref()).ok()?;
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().build().ok()?;
+    let asked = async { tokio::time::timeout(MAX_TIME, ask(&session.client)).await };
+    runtime.block_on(asked).ok()?.ok()
 }
 
 /// The state directory on the line that is completed, else that of the environment.

@@ -27,9 +27,8 @@ pub async fn into_dir<S: BlockSource + 'static>(
     force: bool,
     bar: &ProgressBar,
 ) -> Result<u64, CliError> {
-    std::fs::create_dir_all(dir).map_err(|source| write_failed(dir, source))?;
-    let root = File::open(dir).map_err(|source| write_failed(dir, source))?;
-    let root = OwnedFd::from(root);
+    std::fs::create_dir_all(dir).map_err(CliError::write(dir))?;
+    let root = OwnedFd::from(File::open(dir).map_err(CliError::write(dir))?);
     if !force {
         let existing: Vec<PathBuf> = tree
             .files()
@@ -67,11 +66,9 @@ fn open_below(root: &OwnedFd, display_path: &Path, path: &str) -> Result<OwnedFd
     let mut display_path = display_path.to_owned();
     let failed = |display_path: &Path, errno: Errno| match errno {
         Errno::LOOP | Errno::NOTDIR => CliError::InTheWay(display_path.to_owned()),
-        errno => write_failed(display_path, errno.into()),
+        errno => CliError::write(display_path)(errno.into()),
     };
-    let mut here = root
-        .try_clone()
-        .map_err(|source| write_failed(&display_path, source))?;
+    let mut here = root.try_clone().map_err(CliError::write(&display_path))?;
     for part in path.split('/').filter(|part| !part.is_empty()) {
         display_path.push(part);
         match rustix::fs::mkdirat(&here, part, Mode::from_raw_mode(0o777)) {
@@ -105,18 +102,11 @@ impl OutputFile<'_> {
         let temporary = format!(".dispatch-{:016x}.part", fastrand::u64(..));
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(
-            &self.parent,
-            temporary.as_str(),
-            flags,
-            Mode::from_raw_mode(0o666),
-        )
-        .map_err(|errno| write_failed(&self.display_path, errno.into()))?;
+        let mode = Mode::from_raw_mode(0o666);
+        let file = rustix::fs::openat(&self.parent, temporary.as_str(), flags, mode)
+            .map_err(|errno| self.write_failed(errno))?;
         let written = copy(blocks, extents, File::from(file), &self.display_path, bar).await;
-        let renamed = match written {
-            Ok(()) => self.rename_into_place(&temporary, force),
-            Err(failure) => Err(failure),
-        };
+        let renamed = written.and_then(|()| self.rename_into_place(&temporary, force));
         if renamed.is_err() {
             // A temporary file that stays is hidden and harmless; the download error matters more.
             let _ = rustix::fs::unlinkat(&self.parent, temporary.as_str(), AtFlags::empty());
@@ -142,11 +132,15 @@ impl OutputFile<'_> {
             Err(Errno::INVAL | Errno::NOSYS) if !force => {
                 rustix::fs::linkat(parent, temporary, parent, self.name, AtFlags::empty())
                     .and_then(|()| rustix::fs::unlinkat(parent, temporary, AtFlags::empty()))
-                    .map_err(|errno| write_failed(&self.display_path, errno.into()))
+                    .map_err(|errno| self.write_failed(errno))
             }
             Err(Errno::ISDIR | Errno::NOTDIR) => Err(CliError::InTheWay(self.display_path.clone())),
-            Err(errno) => Err(write_failed(&self.display_path, errno.into())),
+            Err(errno) => Err(self.write_failed(errno)),
         }
+    }
+
+    fn write_failed(&self, errno: Errno) -> CliError {
+        CliError::write(&self.display_path)(errno.into())
     }
 }
 
@@ -157,24 +151,14 @@ async fn copy<S: BlockSource + 'static>(
     display_path: &Path,
     bar: &ProgressBar,
 ) -> Result<(), CliError> {
+    let failed = CliError::write(display_path);
     let mut file = tokio::fs::File::from_std(file);
     let mut reader = FileReader::new(blocks.clone(), extents);
     while let Some(chunk) = reader.next_chunk().await? {
-        file.write_all(&chunk)
-            .await
-            .map_err(|source| write_failed(display_path, source))?;
+        file.write_all(&chunk).await.map_err(&failed)?;
         bar.inc(chunk.len() as u64);
     }
-    file.flush()
-        .await
-        .map_err(|source| write_failed(display_path, source))
-}
-
-fn write_failed(path: &Path, source: std::io::Error) -> CliError {
-    CliError::Write {
-        path: path.to_owned(),
-        source,
-    }
+    file.flush().await.map_err(failed)
 }
 
 #[cfg(test)]

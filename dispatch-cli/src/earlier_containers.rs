@@ -5,16 +5,13 @@
 //! oldest first.
 
 use arvados_client::Client;
-use arvados_client::keep::{FileReader, KeepClient};
-use arvados_client::manifest::{Entry, FileTree};
 use serde_json::Value;
 
 use crate::collection;
 use crate::error::CliError;
 use crate::job::Job;
+use crate::saved_log::{self, OF_CONTAINER};
 
-/// Beginning of the names of the directories.
-const DIRECTORY: &str = "log for container ";
 /// Maximum number of bytes that are read of a file.
 const MAX_FILE: usize = 4 << 20;
 /// Maximum number of containers that are told of.
@@ -49,21 +46,16 @@ async fn read(client: &Client, job: &Job, log: &str) -> Result<Vec<String>, CliE
         .as_ref()
         .map(|uuid| uuid.as_str());
     let mut all = Vec::new();
-    for entry in tree
-        .list("")
-        .unwrap_or_default()
-        .iter()
-        .take(MAX_CONTAINERS)
-    {
-        let Some(container) = entry.name.strip_prefix(DIRECTORY) else {
+    let entries = tree.list("").unwrap_or_default();
+    for entry in entries.iter().take(MAX_CONTAINERS) {
+        let container = entry.name.strip_prefix(OF_CONTAINER);
+        let Some(container) = container.filter(|uuid| Some(*uuid) != newest) else {
             continue;
         };
-        if Some(container) == newest {
-            continue;
-        }
         let text = async |file: &str| {
             let path = format!("{}/{file}", entry.name);
-            read_file(&keep, &tree, &path).await.unwrap_or_default()
+            let bytes = saved_log::read_file(&keep, &tree, &path, MAX_FILE).await;
+            String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned()
         };
         all.push(Earlier::of(
             container,
@@ -76,39 +68,20 @@ async fn read(client: &Client, job: &Job, log: &str) -> Result<Vec<String>, CliE
     Ok(all.into_iter().map(|earlier| earlier.line).collect())
 }
 
-async fn read_file(keep: &KeepClient, tree: &FileTree, path: &str) -> Option<String> {
-    let Some(Entry::File(extents)) = tree.lookup(path) else {
-        return None;
-    };
-    let file = FileReader::new(keep.clone(), extents);
-    let bytes = file.read_all(MAX_FILE).await.ok()?;
-    Some(String::from_utf8_lossy(&bytes).into_owned())
-}
-
 impl Earlier {
     /// What the files of one container say. The second line of the dispatcher's file has its
     /// account. The dispatcher knows more than crunch-run, so it comes first.
     fn of(container: &str, crunch_run: &str, dispatcher: &str, result: &str) -> Self {
-        let first_word = |text: &str| {
-            text.split_whitespace()
-                .next()
-                .unwrap_or_default()
-                .to_owned()
-        };
-        let begun = [crunch_run, dispatcher].map(first_word);
         let account = dispatcher.lines().nth(1);
-        let account = account.and_then(|line| Some(line.split_once(' ')?.1.to_owned()));
+        let account = account.and_then(|line| Some(line.split_once(' ')?.1));
         let result: Value = serde_json::from_str(result).unwrap_or_default();
-        let recorded = result["error"]["sentence"].as_str().map(str::to_owned);
-        let reason = account.or(recorded);
-        let reason = reason
-            .as_deref()
-            .unwrap_or("its log does not say why it ended");
+        let reason = account.or(result["error"]["sentence"].as_str());
+        let reason = reason.unwrap_or("its log does not say why it ended");
+        let mut begun = [crunch_run, dispatcher]
+            .into_iter()
+            .filter_map(|text| text.split_whitespace().next());
         Self {
-            begun: begun
-                .into_iter()
-                .find(|time| !time.is_empty())
-                .unwrap_or_default(),
+            begun: begun.next().unwrap_or_default().to_owned(),
             line: format!("{container}: {reason}"),
         }
     }

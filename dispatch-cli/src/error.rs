@@ -1,7 +1,7 @@
 //! Errors of all commands: each has one sentence and one exit status.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use arvados_client::endpoint::EndpointError;
 use arvados_client::error::{StatusCode, with_causes};
@@ -183,6 +183,30 @@ pub enum CliError {
 }
 
 impl CliError {
+    /// For `map_err`: a file that cannot be read.
+    pub fn read(path: &Path) -> impl Fn(io::Error) -> Self {
+        move |source| {
+            let path = path.to_owned();
+            Self::Read { path, source }
+        }
+    }
+
+    /// For `map_err`: a file that cannot be written.
+    pub fn write(path: &Path) -> impl Fn(io::Error) -> Self {
+        move |source| {
+            let path = path.to_owned();
+            Self::Write { path, source }
+        }
+    }
+
+    /// For `map_err`: a collection that is not there, or another error of the server.
+    pub fn of_collection(name: &str) -> impl Fn(ApiError) -> Self {
+        move |error| match error.is_not_found() {
+            true => Self::NoCollection(name.to_owned()),
+            false => error.into(),
+        }
+    }
+
     /// Exit status of a command that fails with this error.
     pub fn exit(&self) -> Exit {
         match self {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use arvados_client::Uuid;
 use arvados_client::records::{Container, ContainerRequest, ContainerState, RequestState};
+use clap::ValueEnum;
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
@@ -35,7 +36,7 @@ pub const REMOVED_PROPERTY: &str = "dispatch_removed";
 const MAX_NUMBER: u64 = 1 << 53;
 
 /// The state of a job in one word.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum JobState {
     /// Not committed.
     Draft,
@@ -72,12 +73,9 @@ impl JobState {
 
     /// Parses a state as users see it, in any case.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let states = Self::ALL.iter();
-        let found = states
-            .clone()
-            .find(|s| s.as_str().eq_ignore_ascii_case(text));
-        found.copied().ok_or_else(|| {
-            let known: Vec<&str> = states.map(|state| state.as_str()).collect();
+        Self::from_str(text, true).map_err(|_| {
+            let states = Self::value_variants().iter().map(|state| state.as_str());
+            let known: Vec<&str> = states.collect();
             format!(
                 "there is no state {text:?}; the states are {}",
                 known.join(", ")
@@ -85,28 +83,26 @@ impl JobState {
         })
     }
 
-    /// All states.
-    pub const ALL: [JobState; 8] = [
-        JobState::Draft,
-        JobState::Held,
-        JobState::Queued,
-        JobState::Locked,
-        JobState::Running,
-        JobState::Stopping,
-        JobState::Complete,
-        JobState::Cancelled,
-    ];
+    /// Whether the job has ended; one on hold may still be released.
+    pub fn has_ended(self) -> bool {
+        matches!(self, JobState::Complete | JobState::Cancelled)
+    }
 
-    /// Whether the job changes no more by itself.
-    pub fn is_over(self) -> bool {
+    /// Whether it waits to be started, or runs.
+    pub fn is_active(self) -> bool {
         matches!(
             self,
-            JobState::Complete | JobState::Cancelled | JobState::Held
+            JobState::Queued | JobState::Locked | JobState::Running
         )
     }
 
+    /// Whether the job changes no more by itself.
+    pub fn is_over(self) -> bool {
+        self.has_ended() || self == JobState::Held
+    }
+
     /// State from the records of the server.
-    pub fn of(request: &RequestState, priority: i64, container: Option<&Container>) -> Self {
+    fn of(request: &RequestState, priority: i64, container: Option<&Container>) -> Self {
         match (request, container.map(|c| &c.state)) {
             (RequestState::Uncommitted, _) => JobState::Draft,
             (_, Some(ContainerState::Complete)) => JobState::Complete,
@@ -179,17 +175,12 @@ impl Job {
 
     /// The properties of the request. An update replaces all of them.
     pub fn properties(&self) -> Map<String, Value> {
-        let properties = self.request.extra.get("properties");
-        properties
-            .and_then(Value::as_object)
-            .cloned()
-            .unwrap_or_default()
+        properties_of(&self.request)
     }
 
     /// The text of a property of the request.
     pub fn property(&self, name: &str) -> Option<&str> {
-        let properties = self.request.extra.get("properties")?;
-        properties.get(name)?.as_str()
+        property(&self.request, name)?.as_str()
     }
 
     /// Whether the container is present, if there is one. The reply to a new request has no
@@ -271,9 +262,18 @@ pub fn is_removed(request: &ContainerRequest) -> bool {
     has_flag(request, REMOVED_PROPERTY)
 }
 
-fn has_flag(request: &ContainerRequest, property: &str) -> bool {
-    let properties = request.extra.get("properties");
-    properties.and_then(|properties| properties.get(property)) == Some(&Value::Bool(true))
+/// The properties of a request. An update replaces all of them.
+pub fn properties_of(request: &ContainerRequest) -> Map<String, Value> {
+    let properties = request.extra.get("properties").and_then(Value::as_object);
+    properties.cloned().unwrap_or_default()
+}
+
+fn property<'a>(request: &'a ContainerRequest, name: &str) -> Option<&'a Value> {
+    request.extra.get("properties")?.get(name)
+}
+
+fn has_flag(request: &ContainerRequest, name: &str) -> bool {
+    property(request, name) == Some(&Value::Bool(true))
 }
 
 /// The number of a request, if it belongs to `user`.
@@ -283,9 +283,8 @@ pub fn number_of(request: &ContainerRequest, user: &str) -> Option<u64> {
     if !request.owner_uuid.as_ref().is_none_or(is_own) {
         return None;
     }
-    let properties = request.extra.get("properties")?;
-    (properties.get(USER_PROPERTY).and_then(Value::as_str) == Some(user))
-        .then(|| properties.get(ID_PROPERTY)?.as_u64())?
+    (property(request, USER_PROPERTY)?.as_str() == Some(user))
+        .then(|| property(request, ID_PROPERTY)?.as_u64())?
         .filter(|number| *number < MAX_NUMBER)
 }
 

@@ -7,10 +7,12 @@ use arvados_client::error::StatusCode;
 use arvados_client::filter::Query;
 use arvados_client::records::ContainerRequest;
 use jiff::Timestamp;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::error::CliError;
-use crate::job::{ID_PROPERTY, KILLED_BY_PROPERTY, KILLED_PROPERTY, USER_PROPERTY, number_of};
+use crate::job::{
+    ID_PROPERTY, KILLED_BY_PROPERTY, KILLED_PROPERTY, USER_PROPERTY, number_of, properties_of,
+};
 
 pub const BY_NUMBER: &str = "properties.dispatch_id";
 const BY_USER: &str = "properties.dispatch_user";
@@ -44,10 +46,7 @@ pub async fn requests_with_number(
         .filter(BY_NUMBER, "=", number)
         .order("created_at asc")
         .order("uuid asc");
-    Ok(client
-        .page::<ContainerRequest>(REQUESTS, &query)
-        .await?
-        .items)
+    Ok(client.page(REQUESTS, &query).await?.items)
 }
 
 /// One more than the largest number among the user's newest jobs.
@@ -179,9 +178,4 @@ fn without_copied(copy: &ContainerRequest, first: &ContainerRequest) -> Containe
     let mut copy = copy.clone();
     copy.extra.insert("properties".into(), properties.into());
     copy
-}
-
-fn properties_of(request: &ContainerRequest) -> Map<String, Value> {
-    let properties = request.extra.get("properties").and_then(Value::as_object);
-    properties.cloned().unwrap_or_default()
 }

@@ -10,7 +10,7 @@ use arvados_client::{Client, ContainerRequestUuid, ContainerUuid};
 use serde_json::{Map, Value, json};
 
 use crate::error::CliError;
-use crate::job::{Job, JobState, REMOVED_PROPERTY, is_removed, number_of};
+use crate::job::{Job, REMOVED_PROPERTY, is_removed, number_of};
 use crate::job_id::JobId;
 use crate::job_numbers::{self, BY_NUMBER, REQUESTS, submitted_by};
 use crate::printer::eprint_note;
@@ -37,7 +37,7 @@ pub async fn with_names(client: &Client, mut text: String) -> String {
 /// Finds the job with this id.
 pub async fn find(client: &Client, id: &JobId) -> Result<Job, CliError> {
     let user = client.current_user().await?;
-    let missing = |_| match (id, user.is_admin) {
+    let missing = || match (id, user.is_admin) {
         (JobId::Number(_) | JobId::Name(_), true) => CliError::NoJob(format!(
             "{id} of the administrator (for a job of another user, give its uuid)"
         )),
@@ -45,13 +45,10 @@ pub async fn find(client: &Client, id: &JobId) -> Result<Job, CliError> {
     };
     let user = user.uuid.to_string();
     let request = match id {
-        JobId::Request(uuid) => client.container_request(uuid).await.map_err(|error| {
-            if error.is_not_found() {
-                missing(())
-            } else {
-                error.into()
-            }
-        })?,
+        JobId::Request(uuid) => match client.container_request(uuid).await {
+            Err(error) if error.is_not_found() => return Err(missing()),
+            request => request?,
+        },
         JobId::Container(uuid) => {
             let query = Query::new()
                 .filter("container_uuid", "=", uuid)
@@ -66,7 +63,7 @@ pub async fn find(client: &Client, id: &JobId) -> Result<Job, CliError> {
         JobId::Number(number) => {
             let requests = job_numbers::requests_with_number(client, &user, *number).await?;
             let mut requests = requests.into_iter().filter(|request| !is_removed(request));
-            let first = requests.next().ok_or(()).map_err(missing)?;
+            let first = requests.next().ok_or_else(missing)?;
             let others: Vec<_> = requests.collect();
             if !others.is_empty() {
                 let given = job_numbers::separate(client, &user, *number, &first, &others);
@@ -74,10 +71,10 @@ pub async fn find(client: &Client, id: &JobId) -> Result<Job, CliError> {
             }
             first
         }
-        JobId::Name(name) => newest_with_name(client, &user, name)
-            .await?
-            .ok_or(())
-            .map_err(missing)?,
+        JobId::Name(name) => {
+            let newest = newest_with_name(client, &user, name).await?;
+            newest.ok_or_else(missing)?
+        }
     };
     let container = container(client, &request, None).await?;
     Ok(Job::new(request, container, &user))
@@ -120,15 +117,12 @@ pub async fn name_in(client: &Client, job: &Job, property: &str) -> Option<Strin
 /// another container.
 async fn former_container(client: &Client, uuid: &ContainerUuid) -> Result<CliError, CliError> {
     let container = match client.container(uuid).await {
+        Err(error) if !error.is_not_found() => return Err(error.into()),
         Ok(container) if container.state.is_final() => container,
-        Ok(_) => return Ok(CliError::NoJob(uuid.to_string())),
-        Err(error) if error.is_not_found() => return Ok(CliError::NoJob(uuid.to_string())),
-        Err(error) => return Err(error.into()),
+        _ => return Ok(CliError::NoJob(uuid.to_string())),
     };
     let why = container.runtime_status.error;
-    let why = why
-        .map(|why| format!(", {}", strip_control(&why)))
-        .unwrap_or_default();
+    let why = why.map_or(String::new(), |why| format!(", {}", strip_control(&why)));
     Ok(CliError::FormerContainer {
         uuid: container.uuid,
         end: format!("it is {}{why}", container.state),
@@ -187,9 +181,8 @@ pub async fn set_properties(
     let change = json!({"properties": properties});
     let changed = client.update_container_request(&job.request.uuid, change);
     match changed.await {
-        Ok(_) => Ok(()),
-        Err(error) if error.is_refused() => Ok(()),
-        Err(error) => Err(error.into()),
+        Err(error) if !error.is_refused() => Err(error.into()),
+        _ => Ok(()),
     }
 }
 
@@ -208,11 +201,8 @@ pub async fn in_range(client: &Client, first: u64, last: u64) -> Result<Vec<Job>
 pub async fn own(client: &Client, query: Query) -> Result<Vec<Job>, CliError> {
     let user = client.current_user().await?.uuid.to_string();
     let query = query.filter("owner_uuid", "=", &user);
-    let mut requests: Vec<ContainerRequest> = client
-        .all(REQUESTS, query, |request: &ContainerRequest| {
-            request.uuid.as_str()
-        })
-        .await?;
+    let requests = client.all::<ContainerRequest>(REQUESTS, query, |r| r.uuid.as_str());
+    let mut requests = requests.await?;
     requests.retain(|request| !is_removed(request));
     requests.sort_by(|a, b| (a.created_at, &a.uuid).cmp(&(b.created_at, &b.uuid)));
     let containers = containers_of(client, &requests).await?;
@@ -222,10 +212,8 @@ pub async fn own(client: &Client, query: Query) -> Result<Vec<Job>, CliError> {
 /// Changes the priority of a job; false if it has ended meanwhile.
 pub async fn set_priority(client: &Client, job: &Job, priority: i64) -> Result<bool, CliError> {
     let change = json!({"priority": priority});
-    match client
-        .update_container_request(&job.request.uuid, change)
-        .await
-    {
+    let changed = client.update_container_request(&job.request.uuid, change);
+    match changed.await {
         Ok(_) => Ok(true),
         Err(error) if error.status() == Some(StatusCode::UNPROCESSABLE_ENTITY) => {
             match refresh(client, job).await?.request.state {
@@ -258,8 +246,14 @@ pub async fn stop(
 pub async fn open(client: &Client) -> Result<Vec<Job>, CliError> {
     let mut open = own(client, Query::new().filter("state", "=", "Committed")).await?;
     // A job on hold may be released.
-    open.retain(|job| !matches!(job.state(), JobState::Complete | JobState::Cancelled));
+    open.retain(|job| !job.state().has_ended());
     Ok(open)
+}
+
+/// Number of records that match, if the server reports it.
+pub async fn count(client: &Client, path: &str, query: Query) -> Result<Option<u64>, CliError> {
+    let query = query.counted().limit(0);
+    Ok(client.page::<Value>(path, &query).await?.items_available)
 }
 
 /// The containers of requests, by uuid.
@@ -267,10 +261,8 @@ async fn containers_of(
     client: &Client,
     requests: &[ContainerRequest],
 ) -> Result<HashMap<String, Container>, CliError> {
-    let uuids: Vec<&str> = requests
-        .iter()
-        .filter_map(|request| request.container_uuid.as_ref().map(|uuid| uuid.as_str()))
-        .collect();
+    let uuids = requests.iter().filter_map(|r| r.container_uuid.as_ref());
+    let uuids: Vec<&str> = uuids.map(|uuid| uuid.as_str()).collect();
     let mut containers = HashMap::new();
     for uuids in uuids.chunks(MAX_FILTERED) {
         let query = Query::new().filter("uuid", "in", uuids);

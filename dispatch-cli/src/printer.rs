@@ -40,6 +40,17 @@ impl Output {
         self.line(&text.map_err(|e| CliError::Output(e.into()))?)
     }
 
+    /// Prints the JSON document, or, if text is wanted, the note on standard error.
+    pub fn json_or_note(&self, value: &impl Serialize, note: &str) -> Result<(), CliError> {
+        match self.json {
+            true => self.json(value),
+            false => {
+                eprint_note(note);
+                Ok(())
+            }
+        }
+    }
+
     /// Prints rows in columns. On a terminal, those of `drop_order` give way until the rest fits.
     pub fn narrow_table(
         &self,

@@ -4,7 +4,7 @@
 use clap::CommandFactory;
 
 use crate::cli::{Cli, Command};
-use crate::commands::user::shown_name;
+use crate::commands::user::administrator;
 use crate::commands::{
     collection, completions, demand, env, explain, gc, get, hold, image, info, kill, list, logs,
     priority, put, retry, rm, run_job, show, submit, token, up, user, wait,
@@ -22,19 +22,17 @@ pub async fn run(cli: Cli) -> Result<Exit, CliError> {
     };
     let named = cli.global.state_dir();
     let state = || StateDir::locate(named.as_deref());
+    let as_admin = || Session::open(named.as_deref())?.as_admin();
     let session = || match cli.global.admin {
-        true => Session::open(named.as_deref())?.as_admin(),
+        true => as_admin(),
         false => Session::open(named.as_deref()),
     };
     if cli.global.admin && cli.command.needs_server() {
-        let user = session()?.client.current_user().await?;
-        if !user.is_admin {
-            return Err(CliError::NotAdmin(shown_name(&user)));
-        }
+        administrator(&session()?.client).await?;
     }
     match cli.command {
         Command::Up(up) => up::run(up, state()?).await?,
-        Command::Env(_) => env::run(&state()?, out)?,
+        Command::Env => env::run(&state()?, out)?,
         Command::Completions(completions) => completions::completions(&completions, out)?,
         Command::Man(man) => completions::man(&man, Cli::command(), out)?,
         Command::Submit(submit) => return submit::run(*submit, &session()?, out).await,
@@ -51,13 +49,11 @@ pub async fn run(cli: Cli) -> Result<Exit, CliError> {
         Command::Priority(priority) => return priority::run(priority, &session()?, out).await,
         Command::Retry(retry) => return retry::run(retry, &session()?, out).await,
         Command::Rm(rm) => return rm::run(rm, &session()?, out).await,
-        Command::Gc(gc) => gc::run(gc, &Session::open(named.as_deref())?.as_admin()?, out).await?,
+        Command::Gc(gc) => gc::run(gc, &as_admin()?, out).await?,
         Command::Demand(demand) => demand::run(demand, &session()?, out).await?,
-        Command::User(users) => {
-            user::run(users, &Session::open(named.as_deref())?.as_admin()?, out).await?
-        }
+        Command::User(users) => user::run(users, &as_admin()?, out).await?,
         Command::Token(tokens) => token::run(tokens, &session()?, out).await?,
-        Command::Info(_) => info::run(&session()?, out).await?,
+        Command::Info => info::run(&session()?, out).await?,
         Command::Image(image) => image::run(image, &session()?, out).await?,
         Command::Collection(collection) => {
             collection::run(collection, &session()?, cli.global.admin, out).await?

@@ -10,6 +10,9 @@ use crate::job::Job;
 
 /// Maximum size of a file that is read whole.
 const MAX_SMALL_FILE: usize = 1 << 20;
+/// Beginning of the names of directories in the log of a request: one for each container that it
+/// had, if there were several.
+pub const OF_CONTAINER: &str = "log for container ";
 
 /// Location of the saved log: the last one of the container, else the collection of the request.
 pub fn location(job: &Job) -> Option<String> {
@@ -50,9 +53,9 @@ fn of_container(job: &Job, tree: FileTree) -> Option<FileTree> {
         .list("")
         .unwrap_or_default()
         .iter()
-        .any(|entry| entry.name.starts_with("log for container "));
+        .any(|entry| entry.name.starts_with(OF_CONTAINER));
     match &job.request.container_uuid {
-        Some(container) if earlier => tree.subtree(&format!("log for container {container}")).ok(),
+        Some(container) if earlier => tree.subtree(&format!("{OF_CONTAINER}{container}")).ok(),
         _ => Some(tree),
     }
 }
@@ -81,11 +84,19 @@ pub async fn read_small_file(
     name: &str,
 ) -> Option<Vec<u8>> {
     let tree = open(client, job, &location(job)?).await.ok()??;
-    let Some(Entry::File(extents)) = tree.lookup(name) else {
+    read_file(keep, &tree, name, MAX_SMALL_FILE).await
+}
+
+/// Reads a file of at most `max` bytes.
+pub async fn read_file(
+    keep: &KeepClient,
+    tree: &FileTree,
+    path: &str,
+    max: usize,
+) -> Option<Vec<u8>> {
+    let Some(Entry::File(extents)) = tree.lookup(path) else {
         return None;
     };
-    FileReader::new(keep.clone(), extents)
-        .read_all(MAX_SMALL_FILE)
-        .await
-        .ok()
+    let file = FileReader::new(keep.clone(), extents);
+    file.read_all(max).await.ok()
 }

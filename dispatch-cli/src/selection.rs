@@ -16,7 +16,7 @@ use jiff::Timestamp;
 use crate::completion;
 use crate::error::CliError;
 use crate::exit::Exit;
-use crate::job::{Job, JobState};
+use crate::job::Job;
 use crate::job_id::{JobId, JobIdError};
 use crate::jobs;
 use crate::printer::eprint_note;
@@ -175,18 +175,13 @@ impl Selection {
             let from = now.saturating_sub(since).unwrap_or(now);
             query = query.filter("created_at", ">=", from.to_string());
         }
-        let state = match scope {
-            Scope::Open => Some("Committed"),
-            Scope::Any => None,
-        };
-        if let Some(state) = state {
-            query = query.filter("state", "=", state);
+        if scope == Scope::Open {
+            query = query.filter("state", "=", "Committed");
         }
         let mut found = jobs::own(client, query).await?;
-        let has_ended = |job: &Job| matches!(job.state(), JobState::Complete | JobState::Cancelled);
         found.retain(|job| !self.failed || job.has_failed());
         // A job that was killed before it started stays Committed.
-        found.retain(|job| scope == Scope::Any || self.failed || !has_ended(job));
+        found.retain(|job| scope == Scope::Any || self.failed || !job.state().has_ended());
         Ok(found)
     }
 }

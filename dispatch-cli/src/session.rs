@@ -32,14 +32,16 @@ impl Session {
         let dir = StateDir::locate(state);
         let named = std::env::var_os("ARVADOS_API_HOST").is_some_and(|host| !host.is_empty());
         let mut endpoint = if state.is_some() {
-            dir.as_ref().map_err(|_| no_server(""))?.endpoint()?
+            dir.as_ref()
+                .map_err(|_| CliError::NoServer(String::new()))?
+                .endpoint()?
         } else if named {
             Endpoint::from_env().map_err(CliError::Endpoint)?
         } else {
             match &dir {
                 Ok(dir) if dir.is_up() => dir.endpoint()?,
                 _ => Endpoint::from_env().map_err(|error| match error {
-                    EndpointError::NoHost => no_server(&not_running(dir.as_ref().ok())),
+                    EndpointError::NoHost => CliError::NoServer(not_running(dir.as_ref().ok())),
                     other => CliError::Endpoint(other),
                 })?,
             }
@@ -88,10 +90,6 @@ fn note_slow_server(host: &str) {
     SAID.call_once(|| {
         eprint_note_over_line(&format!("dispatch: waiting for an answer of {host}"));
     });
-}
-
-fn no_server(hint: &str) -> CliError {
-    CliError::NoServer(hint.to_owned())
 }
 
 /// Where a `dispatch up` has run that does not run now.

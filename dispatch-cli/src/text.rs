@@ -1,6 +1,11 @@
 //! Text for sentences: numbers with their nouns, and text from elsewhere without control
 //! characters.
 
+use std::time::Duration;
+
+use jiff::Timestamp;
+use units::format_duration;
+
 /// Maximum length of a name in the table.
 const MAX_NAME_WIDTH: usize = 30;
 
@@ -10,6 +15,13 @@ pub fn plural(number: u64, noun: &str) -> String {
         1 => format!("1 {noun}"),
         number => format!("{number} {noun}s"),
     }
+}
+
+/// The time that passes between two moments: none if the second is the earlier one, as with clocks
+/// that differ.
+pub fn time_between(from: Timestamp, to: Timestamp) -> String {
+    let passed = Duration::try_from(to.duration_since(from));
+    format_duration(passed.unwrap_or_default())
 }
 
 /// Replaces the control characters, which could drive a terminal, in text from elsewhere (names,

@@ -80,10 +80,7 @@ fn own_name(path: &Path) -> Result<String, CliError> {
 fn metadata(path: &Path) -> Result<Metadata, CliError> {
     fs::metadata(path).map_err(|source| match source.kind() {
         std::io::ErrorKind::NotFound => CliError::NoFile(path.to_owned()),
-        _ => CliError::Read {
-            path: path.to_owned(),
-            source,
-        },
+        _ => CliError::read(path)(source),
     })
 }
 
@@ -121,13 +118,9 @@ impl Walk<'_> {
             return Err(CliError::LinkLoop(local.to_owned()));
         }
         self.ancestors.push(id);
-        let unreadable = |source| CliError::Read {
-            path: local.to_owned(),
-            source,
-        };
         let mut entries = fs::read_dir(local)
             .and_then(|entries| entries.collect::<Result<Vec<_>, _>>())
-            .map_err(unreadable)?;
+            .map_err(CliError::read(local))?;
         entries.sort_by_key(|entry| entry.file_name());
         if entries.is_empty() && !path.is_empty() {
             self.items.push(Item::EmptyDirectory(path.to_owned()));
@@ -168,12 +161,8 @@ pub async fn store(client: &Client, items: &[Item], what: &str) -> Result<Manife
         match item {
             Item::EmptyDirectory(path) => writer.add_dir_placeholder(path)?,
             Item::File { path, local, .. } => {
-                let file = tokio::fs::File::open(local)
-                    .await
-                    .map_err(|source| CliError::Read {
-                        path: local.clone(),
-                        source,
-                    })?;
+                let file = tokio::fs::File::open(local).await;
+                let file = file.map_err(CliError::read(local))?;
                 writer.put_reader(path, bar.wrap_async_read(file)).await?;
             }
         }

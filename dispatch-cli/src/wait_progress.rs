@@ -165,19 +165,16 @@ fn sentence(job: &Job, reason: Option<&PendingReason>) -> String {
     let status = job.container.as_ref().map(|c| &c.runtime_status);
     let activity = status.and_then(|status| status.activity.as_deref());
     let activity = activity.filter(|_| state == JobState::Running);
-    let never = match reason {
-        Some(reason) if reason.kind == ReasonKind::Final => " and cannot start as it is",
-        _ => "",
+    let (never, advice) = match reason {
+        Some(reason) if reason.kind == ReasonKind::Final => (
+            " and cannot start as it is",
+            format!("; end it with: dispatch kill {name}"),
+        ),
+        _ => ("", String::new()),
     };
     let state = match state {
         JobState::Locked => "being started",
         state => state.as_str(),
-    };
-    let advice = match reason {
-        Some(reason) if reason.kind == ReasonKind::Final => {
-            format!("; end it with: dispatch kill {name}")
-        }
-        _ => String::new(),
     };
     match reason.map(|reason| reason.text.as_str()).or(activity) {
         Some(text) => format!(

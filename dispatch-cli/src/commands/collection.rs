@@ -22,8 +22,8 @@ use crate::image::store;
 use crate::jobs;
 use crate::printer::{Output, eprint_note};
 use crate::session::Session;
-use crate::text::{plural, shortened, strip_control};
-use units::{format_duration, format_size};
+use crate::text::{plural, shortened, strip_control, time_between};
+use units::format_size;
 
 /// Number of collections that are asked for at once, and how often.
 const PAGE: u64 = 1000;
@@ -121,16 +121,15 @@ async fn list(args: &List, session: &Session, of_all: bool, out: Output) -> Resu
     };
     let rows = found.iter().map(|collection| {
         let time = match args.trash {
-            true => gone_at(collection).map(|at| at.duration_since(now)),
-            false => collection.created_at.map(|at| now.duration_since(at)),
+            true => gone_at(collection).map(|at| time_between(now, at)),
+            false => collection.created_at.map(|at| time_between(at, now)),
         };
-        let time = time.and_then(|time| time.try_into().ok());
         let mut row = vec![
             collection.uuid.clone(),
             shortened(&collection.name),
             collection.file_count.to_string(),
             format_size(collection.file_size_total),
-            time.map(format_duration).unwrap_or_default(),
+            time.unwrap_or_default(),
         ];
         if of_all {
             let owner = owner(collection);
@@ -176,11 +175,8 @@ async fn newest(
         let query = query.clone().limit(PAGE).offset(page_number * PAGE);
         let page = client.page::<Record>("collections", &query).await?;
         let is_last = (page.items.len() as u64) < PAGE;
-        found.extend(
-            page.items
-                .into_iter()
-                .filter(|record| !collection::is_original(&record.name)),
-        );
+        let is_for_people = |record: &Record| !collection::is_original(&record.name);
+        found.extend(page.items.into_iter().filter(is_for_people));
         if is_last || found.len() > limit {
             break;
         }
@@ -234,10 +230,8 @@ async fn remove(args: &Rm, session: &Session, out: Output) -> Result<(), CliErro
 /// Fails if the collection is not there, or in the trash.
 async fn exists(session: &Session, uuid: &str) -> Result<(), CliError> {
     let call = Call::get(format!("collections/{uuid}"));
-    match session.client.send::<Value>(call).await {
-        Err(error) if error.is_not_found() => Err(CliError::NoCollection(uuid.to_owned())),
-        found => Ok(found.map(drop)?),
-    }
+    let found = session.client.send::<Value>(call).await.map(drop);
+    found.map_err(CliError::of_collection(uuid))
 }
 
 async fn restore(args: &Restore, session: &Session, out: Output) -> Result<(), CliError> {

@@ -58,11 +58,8 @@ pub fn completions(args: &Completions, out: Output) -> Result<(), CliError> {
 
 pub fn man(args: &Man, command: Command, out: Output) -> Result<(), CliError> {
     if let Some(dir) = &args.dir {
-        let failed = |source| CliError::Write {
-            path: dir.clone(),
-            source,
-        };
-        std::fs::create_dir_all(dir).map_err(failed)?;
+        let failed = CliError::write(dir);
+        std::fs::create_dir_all(dir).map_err(&failed)?;
         return clap_mangen::generate_to(command, dir).map_err(failed);
     }
     let mut page = Vec::new();

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use arvados_client::Client;
 use arvados_client::filter::Query;
-use arvados_client::records::Container;
 use clap::Args;
 use jiff::Timestamp;
 use worker_demand::{Demand as File, Status, Worker, to_json, to_lisp};
 
 use crate::error::CliError;
+use crate::jobs;
 use crate::printer::{Output, eprint_note};
 use crate::session::Session;
 
@@ -98,10 +98,7 @@ pub async fn run(args: Demand, session: &Session, out: Output) -> Result<(), Cli
         };
         match &args.file {
             None => out.bytes(text.as_bytes())?,
-            Some(path) => replace(path, &text).map_err(|source| CliError::Write {
-                path: path.clone(),
-                source,
-            })?,
+            Some(path) => replace(path, &text).map_err(CliError::write(path))?,
         }
         if !args.watch || file.status == Status::Finished {
             return Ok(());
@@ -132,20 +129,15 @@ impl Demand {
 }
 
 async fn count_queue(client: &Client) -> Result<Queue, CliError> {
-    let some = |states: &[&str]| {
+    let some = async |states: &[&str]| {
         let query = Query::new().filter("state", "in", states);
-        count(client, query.filter("priority", ">", 0))
+        let counted = jobs::count(client, "containers", query.filter("priority", ">", 0));
+        counted.await?.ok_or(CliError::NoCount)
     };
     // One query for all states, so that a container that changes its state is counted.
     let (waiting, wanted) =
         tokio::try_join!(some(&["Queued"]), some(&["Queued", "Locked", "Running"]))?;
     Ok(Queue { waiting, wanted })
-}
-
-async fn count(client: &Client, query: Query) -> Result<u64, CliError> {
-    let query = query.counted().limit(0);
-    let page = client.page::<Container>("containers", &query).await?;
-    page.items_available.ok_or(CliError::NoCount)
 }
 
 /// Replaces the file atomically: a reader gets the old or the new one.

@@ -2,19 +2,11 @@
 
 use std::path::Path;
 
-use clap::Args;
 use serde_json::json;
 
 use crate::error::CliError;
 use crate::printer::Output;
 use crate::state_dir::{ServerRecord, StateDir};
-
-/// Print the environment of the running 'dispatch up' for other programs: eval "$(dispatch env)"
-///
-/// ARVADOS_API_TOKEN is that of an ordinary user. SSL_CERT_FILE names the certificates of this
-/// system together with that of the server, so other HTTPS clients of the shell work, too.
-#[derive(Debug, Args)]
-pub struct Env {}
 
 pub fn run(state: &StateDir, out: Output) -> Result<(), CliError> {
     let server = state.server()?;
@@ -52,13 +44,22 @@ fn quote_path(path: &Path) -> String {
 
 /// Quotes a word for a shell. A path of the operating system has no zero byte, which no shell can
 /// quote.
-fn quote(word: &str) -> String {
+pub fn quote(word: &str) -> String {
     shlex::try_quote(word).map_or_else(|_| "''".to_owned(), |quoted| quoted.into_owned())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_word_can_be_pasted() {
+        for word in ["a/b", "a b", "it's", "", "$x", "a=b,c%d", "\\"] {
+            let split = shlex::split(&quote(word));
+            assert_eq!(split.as_deref(), Some(&[word.to_owned()][..]));
+        }
+        assert_eq!(quote("a/b-c.d_e:f@g+h"), "a/b-c.d_e:f@g+h");
+    }
 
     #[test]
     fn a_shell_reads_the_lines_whatever_the_path() {

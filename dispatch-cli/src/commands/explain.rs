@@ -1,13 +1,12 @@
 //! `dispatch explain`: prints why a job is pending, or how it ended, in sentences. What a
 //! dispatcher itself prints is in `service/subcommands/explain.rs` of dispatch-core.
 
-use std::time::Duration;
-
 use arvados_client::Client;
 use clap::Args;
 use jiff::Timestamp;
 use serde_json::json;
 
+use super::show::needs;
 use crate::completion;
 use crate::disk_usage;
 use crate::earlier_containers;
@@ -15,12 +14,11 @@ use crate::error::CliError;
 use crate::job::{Job, JobState, RETRIED_PROPERTY};
 use crate::job_id::JobId;
 use crate::jobs;
-use crate::local_status::{self, NO_REPLY, Resources, StatusReply};
+use crate::local_status::{self, NO_REPLY, StatusReply};
 use crate::pending_reason::{self, DISPATCH_EVENT_TYPE};
 use crate::printer::Output;
 use crate::session::Session;
-use crate::text::{plural, strip_control};
-use units::{format_duration, format_size};
+use crate::text::{strip_control, time_between};
 
 /// Maximum number of log entries that are shown: the start of an attempt follows the reason why the
 /// last one failed.
@@ -57,12 +55,8 @@ pub async fn run(args: Explain, session: &Session, out: Output) -> Result<(), Cl
     if !job.state().is_over() {
         sentences.extend(session.local.as_ref().and_then(disk_usage::shortage));
     }
-    let earlier = earlier_containers::lines(client, &job).await;
-    sentences.extend(
-        earlier
-            .iter()
-            .map(|line| format!("Earlier container {line}")),
-    );
+    let earlier = earlier_containers::lines(client, &job).await.into_iter();
+    sentences.extend(earlier.map(|line| format!("Earlier container {line}")));
     if out.json {
         return out.json(&json!({
             "id": job.number, "uuid": job.request.uuid, "state": job.state().as_str(), "sentences": sentences,
@@ -133,7 +127,7 @@ fn sentences(
         let last = last.into_iter().filter(|_| state != JobState::Stopping);
         lines.extend(last.map(|note| message(note, now)));
         if state == JobState::Queued {
-            lines.push(format!("It requests {}.", needs(job)));
+            lines.push(format!("It requests {}.", needs(job).join(", ")));
         }
     } else if state == JobState::Running {
         // A job that stands still, or goes on, is told of after its start.
@@ -152,23 +146,17 @@ fn sentences(
                 Some(more) => format!("{text} ({more})"),
             })
         };
-        lines.extend(
-            status
-                .activity
-                .as_ref()
-                .filter(|_| !state.is_over())
-                .map(|a| format!("Now: {a}")),
-        );
-        lines.extend(detail(&status.error, &status.error_detail).map(|e| format!("Error: {e}")));
-        lines.extend(
-            detail(&status.warning, &status.warning_detail).map(|w| format!("Warning: {w}")),
-        );
-        lines.extend(
-            status
-                .preemption_notice
-                .as_ref()
-                .map(|n| format!("Notice: {n}")),
-        );
+        let activity = status.activity.clone().filter(|_| !state.is_over());
+        let told = [
+            ("Now", activity),
+            ("Error", detail(&status.error, &status.error_detail)),
+            ("Warning", detail(&status.warning, &status.warning_detail)),
+            ("Notice", status.preemption_notice.clone()),
+        ];
+        let told = told
+            .into_iter()
+            .filter_map(|(title, text)| Some((title, text?)));
+        lines.extend(told.map(|(title, text)| format!("{title}: {text}")));
         if container.lock_count >= LOCK_COUNT_WARNING && !state.is_over() {
             lines.push(format!(
                 "It was started {} times without running; the server cancels it after MaxDispatchAttempts, 10 by default.",
@@ -187,7 +175,7 @@ fn sentences(
             job.request.container_count
         ));
     }
-    if matches!(state, JobState::Complete | JobState::Cancelled) && job.request.log_uuid.is_some() {
+    if state.has_ended() && job.request.log_uuid.is_some() {
         lines.push(format!("See its log with: dispatch logs {name}"));
     }
     lines
@@ -204,18 +192,14 @@ fn retry_hint(job: &Job) -> Option<String> {
 
 /// A log entry of a dispatcher in words.
 fn message((at, words): (Timestamp, String), now: Timestamp) -> String {
-    let ago = Duration::try_from(now.duration_since(at)).unwrap_or_default();
-    format!(
-        "Message of a dispatcher, {} ago: {words}",
-        format_duration(ago)
-    )
+    let ago = time_between(at, now);
+    format!("Message of a dispatcher, {ago} ago: {words}")
 }
 
 fn state_sentence(job: &Job, state: JobState, now: Timestamp) -> String {
     let name = job.name();
     let since = |time: Option<Timestamp>| -> String {
-        let passed = time.and_then(|t| Duration::try_from(now.duration_since(t)).ok());
-        passed.map_or_else(String::new, |t| format!(" for {}", format_duration(t)))
+        time.map_or_else(String::new, |t| format!(" for {}", time_between(t, now)))
     };
     let started = job.container.as_ref().and_then(|c| c.started_at);
     match state {
@@ -242,10 +226,7 @@ fn state_sentence(job: &Job, state: JobState, now: Timestamp) -> String {
             None => format!("Job {name} is complete without an exit code."),
         },
         JobState::Cancelled => {
-            let exit = job
-                .container
-                .as_ref()
-                .and_then(|container| container.exit_code);
+            let exit = job.container.as_ref().and_then(|c| c.exit_code);
             let ran = match (started, exit) {
                 (Some(_), Some(137 | 143)) => "its command was stopped".to_owned(),
                 (Some(_), Some(code)) => {
@@ -273,26 +254,6 @@ fn signal(code: i32) -> &'static str {
         143 => " (it was asked to end)",
         _ => "",
     }
-}
-
-fn needs(job: &Job) -> String {
-    let needs = &job.request.runtime_constraints;
-    let gpus = match needs.gpu.device_count {
-        0 => String::new(),
-        n => {
-            let targets = needs.gpu.hardware_target.iter().map(String::as_str);
-            let kind: Vec<&str> = std::iter::once(needs.gpu.stack.as_str())
-                .chain(targets)
-                .collect();
-            format!(" and {} ({})", plural(n.into(), "GPU"), kind.join(" "))
-        }
-    };
-    let scratch = match Resources::of_request(&job.request).scratch {
-        0 => String::new(),
-        bytes => format!(", {} scratch", format_size(bytes)),
-    };
-    let cpus = plural(needs.vcpus.into(), "CPU");
-    format!("{cpus}, {} memory{scratch}{gpus}", format_size(needs.ram))
 }
 
 #[cfg(test)]

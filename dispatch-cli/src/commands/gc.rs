@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::process::Command;
 
-use super::user::shown_name;
+use super::user::administrator;
 use crate::error::CliError;
 use crate::printer::{Output, eprint_note};
 use crate::session::Session;
@@ -71,10 +71,7 @@ pub async fn run(args: Gc, session: &Session, out: Output) -> Result<(), CliErro
     endpoint.retry_budget = CALL_TIMEOUT;
     let client = Client::new(endpoint)?;
     let mut total = Report::default();
-    let user = client.current_user().await?;
-    if !user.is_admin {
-        return Err(CliError::NotAdmin(shown_name(&user)));
-    }
+    administrator(&client).await?;
     loop {
         let report = collect(&client, &args).await?;
         total = Report {
@@ -189,11 +186,8 @@ async fn collect(client: &Client, args: &Gc) -> Result<Report, CliError> {
         "dry_run": !args.delete,
     });
     let call = Call::post("collections/collect_garbage", body).repeatable();
-    client
-        .send(call)
-        .await
-        .map_err(|error| match error.is_not_found() {
-            true => CliError::NoGarbageCollection,
-            false => error.into(),
-        })
+    match client.send(call).await {
+        Err(error) if error.is_not_found() => Err(CliError::NoGarbageCollection),
+        report => Ok(report?),
+    }
 }

@@ -11,7 +11,7 @@ use crate::exit::Exit;
 use crate::job::{HELD_PRIORITY_PROPERTY, Job, JobState};
 use crate::job_flags::DEFAULT_PRIORITY;
 use crate::jobs;
-use crate::printer::{Output, eprint_note};
+use crate::printer::Output;
 use crate::selection::{Scope, Selection};
 use crate::session::Session;
 use crate::text::plural;
@@ -89,11 +89,7 @@ pub async fn release(args: Release, session: &Session, out: Output) -> Result<Ex
         let is_open = job.request.state == RequestState::Committed && job.request.priority == 0;
         if job.state() != JobState::Held || !is_open {
             let left_alone = args.selection.leave_alone(&job);
-            let may_start = matches!(
-                job.state(),
-                JobState::Queued | JobState::Locked | JobState::Running
-            );
-            if !may_start {
+            if !job.state().is_active() {
                 exit = exit.or(left_alone);
             }
             continue;
@@ -116,14 +112,10 @@ pub async fn release(args: Release, session: &Session, out: Output) -> Result<Ex
 }
 
 fn report(out: Output, what: &str, count: u64, left_alone: u64) -> Result<(), CliError> {
-    if out.json {
-        out.json(&json!({what: count, "left_alone": left_alone}))
-    } else {
-        let left_alone = match left_alone {
-            0 => String::new(),
-            count => format!("; {count} left alone, which are in other states"),
-        };
-        eprint_note(&format!("{what} {}{left_alone}", plural(count, "job")));
-        Ok(())
-    }
+    let others = match left_alone {
+        0 => String::new(),
+        count => format!("; {count} left alone, which are in other states"),
+    };
+    let note = format!("{what} {}{others}", plural(count, "job"));
+    out.json_or_note(&json!({what: count, "left_alone": left_alone}), &note)
 }

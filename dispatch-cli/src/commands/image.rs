@@ -9,15 +9,15 @@ use serde_json::json;
 
 use super::gc::FREE_SPACE;
 use super::rm::can_free;
-use super::user::shown_name;
+use super::user::administrator;
 use crate::completion;
 use crate::error::CliError;
 use crate::image::remove::{self, Removed};
 use crate::image::{ImageError, ImageName, ImageSource, share, store};
 use crate::printer::{Output, eprint_note, progress};
 use crate::session::Session;
-use crate::text::strip_control;
-use units::{format_duration, format_size};
+use crate::text::{strip_control, time_between};
+use units::format_size;
 
 /// Add, list and remove container images
 #[derive(Debug, Args)]
@@ -30,8 +30,9 @@ pub struct Image {
 #[derive(Debug, Subcommand)]
 pub enum ImageCommand {
     Add(Add),
+    /// List the images on the server
     #[command(visible_alias = "ls")]
-    List(List),
+    List,
     Rm(Rm),
 }
 
@@ -83,22 +84,15 @@ impl Add {
     }
 }
 
-/// List the images on the server
-#[derive(Debug, Args)]
-pub struct List {}
-
 pub async fn run(args: Image, session: &Session, out: Output) -> Result<(), CliError> {
     match args.command {
         ImageCommand::Add(add) if add.all_users => {
             let session = session.as_admin()?;
-            let user = session.client.current_user().await?;
-            if !user.is_admin {
-                return Err(CliError::NotAdmin(shown_name(&user)));
-            }
+            administrator(&session.client).await?;
             run_add(add, &session, out).await
         }
         ImageCommand::Add(add) => run_add(add, session, out).await,
-        ImageCommand::List(_) => run_list(session, out).await,
+        ImageCommand::List => run_list(session, out).await,
         ImageCommand::Rm(rm) => run_rm(rm, session, out).await,
     }
 }
@@ -112,14 +106,12 @@ async fn run_rm(args: Rm, session: &Session, out: Output) -> Result<(), CliError
     for name in &args.names {
         let removed = remove::remove(&session.client, name).await?;
         let is_image = removed == Removed::Image;
-        if out.json {
-            out.json(&json!({"name": name.to_string(), "image_removed": is_image}))?;
-            continue;
-        }
-        eprint_note(&match is_image {
+        let note = match is_image {
             true => format!("image {name} removed; {later}"),
             false => format!("name {name} removed; the image has other names"),
-        });
+        };
+        let value = json!({"name": name.to_string(), "image_removed": is_image});
+        out.json_or_note(&value, &note)?;
     }
     Ok(())
 }
@@ -183,7 +175,7 @@ async fn run_add(args: Add, session: &Session, out: Output) -> Result<(), CliErr
         }));
     }
     let stored = if was_there {
-        "was stored already and"
+        "was stored already and "
     } else {
         ""
     };
@@ -193,8 +185,7 @@ async fn run_add(args: Add, session: &Session, out: Output) -> Result<(), CliErr
         ""
     };
     let all = all.join(", ");
-    let said = format!("image {} {stored} is now {all}{whose}", &id[..12]);
-    eprint_note(&said.replace("  ", " "));
+    eprint_note(&format!("image {} {stored}is now {all}{whose}", &id[..12]));
     let pdh = collection.portable_data_hash.map(|pdh| pdh.to_string());
     out.line(&format!("{} {}", collection.uuid, pdh.unwrap_or_default()))
 }
@@ -211,15 +202,13 @@ async fn run_list(session: &Session, out: Output) -> Result<(), CliError> {
     let now = Timestamp::now();
     let rows = images.iter().map(|image| {
         let id = image.image.trim_start_matches("sha256:");
-        let age = image
-            .added
-            .and_then(|added| now.duration_since(added).try_into().ok());
+        let age = image.added.map(|added| time_between(added, now));
         vec![
             strip_control(&image.name),
             strip_control(&image.tag),
             id.chars().take(12).collect(),
             image.size.map(format_size).unwrap_or_default(),
-            age.map(format_duration).unwrap_or_default(),
+            age.unwrap_or_default(),
             image.collection.clone(),
         ]
     });

@@ -2,23 +2,20 @@
 
 use arvados_client::Client;
 use arvados_client::filter::Query;
-use arvados_client::records::{Container, ContainerRequest, User};
-use clap::Args;
+use arvados_client::records::User;
 use serde_json::{Value, json};
 
 use crate::disk_usage::DiskUsage;
 use crate::error::CliError;
 use crate::job::KILLED_PROPERTY;
+use crate::job_numbers::REQUESTS;
+use crate::jobs;
 use crate::local_status::{self, Resources, StatusReply};
 use crate::printer::Output;
 use crate::session::Session;
 use crate::supervise::engine_check;
 use crate::text::{plural, strip_control};
 use units::format_size;
-
-/// Show the server, the queue, and what is free on this machine
-#[derive(Debug, Args)]
-pub struct Info {}
 
 /// End of the uuid of the system user, whose token is the SystemRootToken of the cluster.
 const SYSTEM_USER: &str = "-tpzed-000000000000000";
@@ -73,11 +70,6 @@ pub async fn run(session: &Session, out: Output) -> Result<(), CliError> {
         local_status::fetch(session),
     );
     let (user, discovery, counts, of_all) = (user?, discovery?, counts?, of_all?);
-    let (status, silent) = match &dispatcher {
-        StatusReply::Reply(status) => (Some(status), false),
-        StatusReply::NoReply => (None, true),
-        StatusReply::NotLocal => (None, false),
-    };
     let usage = match &session.local {
         Some(local) => DiskUsage::of(local.clone()).await,
         None => None,
@@ -100,66 +92,67 @@ pub async fn run(session: &Session, out: Output) -> Result<(), CliError> {
             },
         }));
     }
-    out.line(&format!(
-        "Server      {} (cluster {})",
-        session.host(),
-        discovery.uuid_prefix
-    ))?;
-    out.line(&format!(
-        "User        {} ({})",
-        strip_control(&display_name(&user)),
-        user.uuid
-    ))?;
+    let row = |title: &str, text: &str| out.line(&format!("{title:<10}  {text}"));
+    let cluster = &discovery.uuid_prefix;
+    row("Server", &format!("{} (cluster {cluster})", session.host()))?;
+    let name = strip_control(&display_name(&user));
+    row("User", &format!("{name} ({})", user.uuid))?;
     if let Some(local) = &session.local {
-        out.line(&format!("State       {}", local.path().display()))?;
-        out.line(&format!("Log         {}", local.join("log").display()))?;
-        let engine = match &engine {
-            Some(Some(engine)) => engine_check::description(engine),
-            Some(None) => {
-                "none worked when 'dispatch up' started; see: crunch-run check --offline".to_owned()
-            }
-            None => {
-                "not known: the check has not ended; see: crunch-run check --offline".to_owned()
-            }
-        };
-        out.line(&format!("Engine      {engine}"))?;
+        row("State", &local.path().display().to_string())?;
+        row("Log", &local.join("log").display().to_string())?;
+        row(
+            "Engine",
+            &match &engine {
+                Some(Some(engine)) => engine_check::description(engine),
+                Some(None) => {
+                    "none worked when 'dispatch up' started; see: crunch-run check --offline"
+                        .to_owned()
+                }
+                None => {
+                    "not known: the check has not ended; see: crunch-run check --offline".to_owned()
+                }
+            },
+        )?;
     }
     if let Some(usage) = usage {
-        let (blocks, records, cache, scratch) = (
-            format_size(usage.blocks),
-            format_size(usage.records),
-            format_size(usage.cache),
-            format_size(usage.scratch),
-        );
-        out.line(&format!(
-            "Storage     {blocks} stored, {records} records, {cache} cache, {scratch} of running containers; {} free",
-            format_size(usage.free)
-        ))?;
+        let amounts = [
+            usage.blocks,
+            usage.records,
+            usage.cache,
+            usage.scratch,
+            usage.free,
+        ];
+        let [blocks, records, cache, scratch, free] = amounts.map(format_size);
+        row(
+            "Storage",
+            &format!(
+                "{blocks} stored, {records} records, {cache} cache, {scratch} of running containers; {free} free"
+            ),
+        )?;
     }
-    out.line(&format!("Containers  {}", counts.description()))?;
+    row("Containers", &counts.description())?;
     if of_all != counts {
         let all = of_all.description();
-        out.line(&format!(
-            "All users   {all}; see them with: dispatch --admin list"
-        ))?;
+        row(
+            "All users",
+            &format!("{all}; see them with: dispatch --admin list"),
+        )?;
     }
-    if silent {
-        out.line("Dispatcher  does not answer; see the log")?;
-    }
-    let Some(status) = status else {
-        if session.local.is_none() {
-            out.line(
-                "Capacity    not known here: only the account that runs the dispatcher sees it",
-            )?;
+    let status = match &dispatcher {
+        StatusReply::Reply(status) => status,
+        StatusReply::NoReply => return row("Dispatcher", "does not answer; see the log"),
+        StatusReply::NotLocal => {
+            return row(
+                "Capacity",
+                "not known here: only the account that runs the dispatcher sees it",
+            );
         }
-        return Ok(());
     };
     if let Some(error) = &status.error {
-        out.line(&format!("Dispatcher  {}", strip_control(error)))?;
+        row("Dispatcher", &strip_control(error))?;
     }
-    let others = status
-        .others
-        .filter(|others| *others != Resources::default());
+    let is_any = |others: &Resources| *others != Resources::default();
+    let others = status.others.filter(is_any);
     let rows = [
         ("Capacity", status.capacity),
         ("Others", others),
@@ -174,7 +167,7 @@ pub async fn run(session: &Session, out: Output) -> Result<(), CliError> {
                 "Free" => amounts + &still_held(status.being_handled(), of_all),
                 _ => amounts,
             };
-            out.line(&format!("{title:<10}  {amounts}"))?;
+            row(title, &amounts)?;
         }
     }
     Ok(())
@@ -203,28 +196,23 @@ fn display_name(user: &User) -> String {
 
 /// Number of containers in a state; of Queued ones, those that are not on hold.
 pub async fn number_of(client: &Client, state: &str) -> Result<u64, CliError> {
-    let mut query = Query::new().filter("state", "=", state).counted().limit(0);
+    let mut query = Query::new().filter("state", "=", state);
     if state == "Queued" {
         query = query.filter("priority", ">", 0);
     }
-    let page = client.page::<Container>("containers", &query).await?;
-    Ok(page.items_available.unwrap_or(0))
+    Ok(jobs::count(client, "containers", query).await?.unwrap_or(0))
 }
 
 /// Number of requests that wait with priority 0, without those of jobs that were killed.
 async fn number_of_held(client: &Client) -> Result<u64, CliError> {
-    let count = async |query: Query| {
-        let page = client
-            .page::<ContainerRequest>("container_requests", &query.counted().limit(0))
-            .await?;
-        Ok::<_, CliError>(page.items_available.unwrap_or(0))
-    };
     let stopped = Query::new()
         .filter("state", "=", "Committed")
         .filter("priority", "=", 0);
     let killed = format!("properties.{KILLED_PROPERTY}");
-    let killed = count(stopped.clone().filter(&killed, "=", true)).await?;
-    Ok(count(stopped).await?.saturating_sub(killed))
+    let killed = stopped.clone().filter(&killed, "=", true);
+    let killed = jobs::count(client, REQUESTS, killed).await?.unwrap_or(0);
+    let stopped = jobs::count(client, REQUESTS, stopped).await?.unwrap_or(0);
+    Ok(stopped.saturating_sub(killed))
 }
 
 #[cfg(test)]

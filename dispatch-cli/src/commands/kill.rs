@@ -68,7 +68,7 @@ pub async fn run(args: Kill, session: &Session, out: Output) -> Result<(), CliEr
 /// Stops a job that has not ended. Returns it with its state before.
 async fn stop(client: &Client, user: &User, job: Job) -> Result<(Job, JobState), CliError> {
     let before = job.state();
-    if matches!(before, JobState::Complete | JobState::Cancelled) {
+    if before.has_ended() {
         return Ok((job, before));
     }
     // Its number may have changed since.

@@ -6,10 +6,11 @@ use std::time::Duration;
 use arvados_client::Client;
 use arvados_client::filter::Query;
 use clap::{Args, ValueEnum};
+use futures_util::{StreamExt, stream};
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use tokio::task::JoinSet;
 
+use super::wait::summary;
 use crate::completion;
 use crate::disk_usage;
 use crate::error::CliError;
@@ -19,7 +20,7 @@ use crate::owners::{OwnerNames, project_uuid, user_uuid};
 use crate::printer::{Output, eprint_note};
 use crate::result_file;
 use crate::session::Session;
-use crate::text::shortened;
+use crate::text::{shortened, time_between};
 use units::{format_duration, format_size};
 
 /// List the newest jobs
@@ -131,18 +132,16 @@ async fn show(args: &List, session: &Session, mut out: Output) -> Result<(), Cli
     let limit = if args.all { MAX_LOOKED_AT } else { args.limit };
     // The server keeps a job that was killed before it started, so these are selected here, too.
     let is_filtered_here = args.failed || args.active || !args.status.is_empty();
-    let looked_at = if is_filtered_here {
-        MAX_LOOKED_AT
-    } else {
-        limit
+    let looked_at = match is_filtered_here {
+        true => MAX_LOOKED_AT,
+        false => limit,
     };
     let (mut jobs, mut available) = jobs::newest(client, query, looked_at).await?;
     if is_filtered_here {
         jobs.retain(|job| {
             let state = job.state();
-            let has_ended = matches!(state, JobState::Complete | JobState::Cancelled);
             let is_in_state = args.status.is_empty() || args.status.contains(&state);
-            is_in_state && !(args.active && has_ended) && (!args.failed || job.has_failed())
+            is_in_state && !(args.active && state.has_ended()) && (!args.failed || job.has_failed())
         });
         available = jobs.len() as u64;
         jobs.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
@@ -196,17 +195,14 @@ async fn show(args: &List, session: &Session, mut out: Output) -> Result<(), Cli
     if args.usage {
         header.push("PEAK MEM");
     }
-    // Most people see only jobs of their own, in no project.
-    let has_others = jobs
-        .iter()
-        .filter_map(user_uuid)
-        .any(|user| user != me.uuid.as_str());
-    let has_projects = jobs.iter().any(|job| project_uuid(job).is_some());
     let is_wide = args.output == Format::Wide;
     if is_wide {
         header.extend(["SUBMITTED", "STARTED", "FINISHED"]);
     }
-    let (has_others, has_projects) = (has_others || is_wide, has_projects || is_wide);
+    // Most people see only jobs of their own, in no project.
+    let mut users = jobs.iter().filter_map(user_uuid);
+    let has_others = is_wide || users.any(|user| user != me.uuid.as_str());
+    let has_projects = is_wide || jobs.iter().any(|job| project_uuid(job).is_some());
     for (is_shown, title) in [(has_others, "USER"), (has_projects, "PROJECT")] {
         if is_shown {
             header.push(title);
@@ -256,41 +252,21 @@ fn drop_order(jobs: &[Job]) -> &'static [&'static str] {
 /// Reads peak memory from the logs, a few at a time.
 async fn peaks(client: &Client, jobs: &[Job]) -> Result<Vec<Option<u64>>, CliError> {
     const MAX_CONCURRENT_READS: usize = 8;
-    let keep = client.keep(client.keep_options().await?).await?;
-    let mut reading = JoinSet::new();
-    let mut peaks = vec![None; jobs.len()];
-    for (index, job) in jobs
-        .iter()
-        .enumerate()
-        .filter(|(_, job)| job.verdict().is_some())
-    {
-        let (client, keep, job) = (client.clone(), keep.clone(), job.clone());
-        reading.spawn(async move {
-            let result = result_file::read(&client, &keep, &job).await;
-            (index, result.and_then(|result| result.peak_memory()))
-        });
-        if reading.len() >= MAX_CONCURRENT_READS {
-            collect_peak(&mut reading, &mut peaks).await;
-        }
-    }
-    while !reading.is_empty() {
-        collect_peak(&mut reading, &mut peaks).await;
-    }
-    Ok(peaks)
-}
-
-async fn collect_peak(reading: &mut JoinSet<(usize, Option<u64>)>, peaks: &mut [Option<u64>]) {
-    if let Some(Ok((index, peak))) = reading.join_next().await {
-        peaks[index] = peak;
-    }
+    let keep = &client.keep(client.keep_options().await?).await?;
+    let reading = jobs.iter().map(|job| async move {
+        job.verdict()?;
+        let result = result_file::read(client, keep, job).await?;
+        result_file::peak_memory(&result)
+    });
+    Ok(stream::iter(reading)
+        .buffered(MAX_CONCURRENT_READS)
+        .collect()
+        .await)
 }
 
 fn cells(job: &Job, now: Timestamp) -> Vec<String> {
     let constraints = &job.request.runtime_constraints;
-    let age = job
-        .request
-        .created_at
-        .and_then(|made| now.duration_since(made).try_into().ok());
+    let age = job.request.created_at.map(|made| time_between(made, now));
     vec![
         job.number.map_or_else(|| "-".to_owned(), |n| n.to_string()),
         shortened(&job.request.name),
@@ -299,7 +275,7 @@ fn cells(job: &Job, now: Timestamp) -> Vec<String> {
         job.request.priority.to_string(),
         constraints.vcpus.to_string(),
         format_size(constraints.ram),
-        age.map(format_duration).unwrap_or_default(),
+        age.unwrap_or_default(),
         job.run_time(now).map(format_duration).unwrap_or_default(),
     ]
 }
@@ -315,26 +291,18 @@ fn times(job: &Job) -> [Option<Timestamp>; 3] {
 }
 
 fn record(job: &Job, peak: Option<u64>, now: Timestamp) -> Value {
-    let container = job.container.as_ref();
-    json!({
-        "id": job.number,
-        "uuid": job.request.uuid,
-        "container_uuid": job.request.container_uuid,
-        "name": job.request.name,
-        "state": job.state().as_str(),
-        "exit_code": job.exit_code(),
-        "priority": job.request.priority,
-        "cpus": job.request.runtime_constraints.vcpus,
-        "ram": job.request.runtime_constraints.ram,
-        "created_at": job.request.created_at,
-        "started_at": container.and_then(|c| c.started_at),
-        "finished_at": container.and_then(|c| c.finished_at),
-        "run_seconds": job.run_time(now).map(|t| t.as_secs_f64()),
-        "peak_memory": peak,
-        "error": job.error(),
-        "output_uuid": job.request.output_uuid,
-        "log_uuid": job.request.log_uuid,
-    })
+    let [created_at, started_at, finished_at] = times(job);
+    let mut row = summary(job);
+    row["name"] = json!(job.request.name);
+    row["priority"] = json!(job.request.priority);
+    row["cpus"] = json!(job.request.runtime_constraints.vcpus);
+    row["ram"] = json!(job.request.runtime_constraints.ram);
+    row["created_at"] = json!(created_at);
+    row["started_at"] = json!(started_at);
+    row["finished_at"] = json!(finished_at);
+    row["run_seconds"] = json!(job.run_time(now).map(|t| t.as_secs_f64()));
+    row["peak_memory"] = json!(peak);
+    row
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use crate::error::CliError;
 use crate::exit::Exit;
 use crate::job::{HELD_PRIORITY_PROPERTY, JobState};
 use crate::jobs;
-use crate::printer::{Output, eprint_note};
+use crate::printer::Output;
 use crate::selection::{Scope, Selection};
 use crate::session::Session;
 use crate::text::plural;
@@ -46,11 +46,7 @@ pub async fn run(args: Priority, session: &Session, out: Output) -> Result<Exit,
             changed += 1;
             continue;
         }
-        let may_change = matches!(
-            job.state(),
-            JobState::Queued | JobState::Locked | JobState::Running
-        );
-        if !may_change {
+        if !job.state().is_active() {
             exit = exit.or(args.selection.leave_alone(&job));
             left_alone += 1;
             continue;
@@ -61,11 +57,7 @@ pub async fn run(args: Priority, session: &Session, out: Output) -> Result<Exit,
         }
     }
     args.selection.sum_up(left_alone);
-    if out.json {
-        out.json(&json!({"changed": changed}))?
-    } else {
-        let jobs = plural(changed, "job");
-        eprint_note(&format!("priority {} for {jobs}", args.priority));
-    }
+    let note = format!("priority {} for {}", args.priority, plural(changed, "job"));
+    out.json_or_note(&json!({"changed": changed}), &note)?;
     Ok(exit)
 }

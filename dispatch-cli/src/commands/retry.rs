@@ -10,7 +10,7 @@ use crate::error::CliError;
 use crate::exit::Exit;
 use crate::image::ImageName;
 use crate::image::store::{self, ListedImage};
-use crate::job::{Job, JobState, RETRIED_PROPERTY, RETRY_OF_PROPERTY};
+use crate::job::{Job, RETRIED_PROPERTY, RETRY_OF_PROPERTY};
 use crate::job_flags::DEFAULT_PRIORITY;
 use crate::job_request;
 use crate::jobs;
@@ -66,7 +66,7 @@ pub async fn run(args: Retry, session: &Session, out: Output) -> Result<Exit, Cl
     let mut exit = Exit::Ok;
     let mut left_alone = 0;
     for job in jobs {
-        if !matches!(job.state(), JobState::Complete | JobState::Cancelled) {
+        if !job.state().has_ended() {
             exit = exit.or(args.selection.leave_alone(&job));
             left_alone += 1;
             continue;

@@ -10,7 +10,7 @@ use crate::collection;
 use crate::delete::delete;
 use crate::error::CliError;
 use crate::exit::Exit;
-use crate::job::{Job, JobState, REMOVED_PROPERTY};
+use crate::job::{Job, REMOVED_PROPERTY};
 use crate::job_numbers;
 use crate::jobs;
 use crate::printer::{Output, eprint_note};
@@ -42,7 +42,7 @@ pub async fn run(args: Rm, session: &Session, out: Output) -> Result<Exit, CliEr
     let mut left_alone = 0;
     let mut removed = 0;
     for job in jobs {
-        if !matches!(job.state(), JobState::Complete | JobState::Cancelled) {
+        if !job.state().has_ended() {
             exit = exit.or(args.selection.leave_alone(&job));
             left_alone += 1;
             continue;

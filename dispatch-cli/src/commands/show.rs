@@ -1,19 +1,23 @@
 //! `dispatch show`: prints all details of one job.
 
-use arvados_client::records::{Mount, MountKind};
+use std::time::Duration;
+
+use arvados_client::records::{Mount, MountKind, RuntimeStatus};
 use clap::Args;
 use jiff::Timestamp;
-use serde_json::json;
+use serde_json::{Value, json};
 
+use super::env::quote;
 use crate::completion;
 use crate::earlier_containers;
 use crate::error::CliError;
 use crate::job::{Job, RETRIED_PROPERTY, RETRY_OF_PROPERTY};
 use crate::job_id::JobId;
 use crate::jobs;
+use crate::local_status::Resources;
 use crate::owners::OwnerNames;
 use crate::printer::Output;
-use crate::result_file::{self, ResultFile};
+use crate::result_file;
 use crate::session::Session;
 use crate::text::{plural, strip_control};
 use units::{format_duration, format_size};
@@ -43,7 +47,7 @@ pub async fn run(args: Show, session: &Session, out: Output) -> Result<(), CliEr
             "exit_code": job.exit_code(),
             "request": job.request,
             "container": job.container,
-            "result": result.as_ref().map(ResultFile::value),
+            "result": result,
         }));
     }
     let names = OwnerNames::of(client, std::slice::from_ref(&job)).await;
@@ -71,7 +75,7 @@ pub async fn run(args: Show, session: &Session, out: Output) -> Result<(), CliEr
 fn rows(
     job: &Job,
     names: &OwnerNames,
-    result: Option<&ResultFile>,
+    result: Option<&Value>,
     now: Timestamp,
 ) -> Vec<(&'static str, String)> {
     let mut rows: Vec<(&'static str, String)> = Vec::new();
@@ -84,149 +88,93 @@ fn rows(
     let container = job.container.as_ref();
     let status = container.map(|c| &c.runtime_status);
     let time = |time: Option<Timestamp>| time.map(|t| format!("{t:.0}"));
+    let told = |text: fn(&RuntimeStatus) -> &Option<String>| text(status?).clone();
     row("Job", job.number.map(|n| n.to_string()));
     row("Name", Some(request.name.clone()));
     row("State", Some(job.state().as_str().to_owned()));
     row("User", names.user(job));
     row("Project", names.project(job));
-    row("Activity", status.and_then(|s| s.activity.clone()));
+    row("Activity", told(|status| &status.activity));
     row("Exit code", job.exit_code().map(|c| c.to_string()));
-    row("Error", status.and_then(|s| s.error.clone()));
-    row(
-        "Detail",
-        status.and_then(|s| Some(without_uuid(s.error_detail.as_deref()?, job))),
-    );
-    row("Warning", status.and_then(|s| s.warning.clone()));
-    row(
-        "Warning detail",
-        status.and_then(|s| s.warning_detail.clone()),
-    );
+    row("Error", told(|status| &status.error));
+    let detail = told(|status| &status.error_detail);
+    row("Detail", detail.map(|detail| without_uuid(&detail, job)));
+    row("Warning", told(|status| &status.warning));
+    row("Warning detail", told(|status| &status.warning_detail));
     row("Request", Some(request.uuid.to_string()));
-    row(
-        "Container",
-        request.container_uuid.as_ref().map(ToString::to_string),
-    );
+    let container_uuid = request.container_uuid.as_ref();
+    row("Container", container_uuid.map(ToString::to_string));
     if request.container_count > 1 {
-        row(
-            "Containers",
-            Some(format!(
-                "{} (the earlier ones were cancelled)",
-                request.container_count
-            )),
-        );
+        let count = request.container_count;
+        let count = format!("{count} (the earlier ones were cancelled)");
+        row("Containers", Some(count));
     }
     row("Priority", Some(request.priority.to_string()));
     let image = &request.container_image;
-    let used = job.container.as_ref().map(|c| &c.container_image);
-    row(
-        "Image",
-        Some(match used.filter(|used| *used != image) {
-            Some(used) if !used.is_empty() => format!("{image} ({used})"),
-            _ => image.clone(),
-        }),
-    );
-    row(
-        "Command",
-        Some(
-            request
-                .command
-                .iter()
-                .map(|a| quoted(a))
-                .collect::<Vec<_>>()
-                .join(" "),
-        ),
-    );
-    let environment: Vec<String> = request
-        .environment
-        .iter()
-        .map(|(k, v)| format!("{k}={v}"))
-        .collect();
+    let image = match container.map(|c| &c.container_image) {
+        Some(used) if used != image && !used.is_empty() => format!("{image} ({used})"),
+        _ => image.clone(),
+    };
+    row("Image", Some(image));
+    let command: Vec<String> = request.command.iter().map(|a| quote(a)).collect();
+    row("Command", Some(command.join(" ")));
+    let environment = request.environment.iter();
+    let environment: Vec<String> = environment.map(|(k, v)| format!("{k}={v}")).collect();
     row("Environment", Some(environment.join("\n")));
-    row("Needs", Some(needs(job)));
-    let mounts: Vec<String> = request
-        .mounts
-        .iter()
-        .map(|(target, m)| format!("{target}: {}", mount(m)))
-        .collect();
-    row("Mounts", Some(mounts.join("\n")));
+    row("Needs", Some(needs(job).join(", ")));
+    let mounts = request.mounts.iter();
+    let mounts = mounts.map(|(target, m)| format!("{target}: {}", mount(m)));
+    row("Mounts", Some(mounts.collect::<Vec<_>>().join("\n")));
     row("Submitted", time(request.created_at));
     row("Started", time(container.and_then(|c| c.started_at)));
     row("Finished", time(container.and_then(|c| c.finished_at)));
     row("Ran for", job.run_time(now).map(format_duration));
-    row(
-        "CPU time",
-        result
-            .and_then(ResultFile::cpu_seconds)
-            .map(|s| format!("{s:.2} s")),
-    );
-    row(
-        "Peak memory",
-        result.and_then(ResultFile::peak_memory).map(format_size),
-    );
-    let output = container
-        .and_then(|c| c.output.as_ref())
-        .map(ToString::to_string);
-    row(
-        "Output",
-        request
-            .output_uuid
-            .as_ref()
-            .map(ToString::to_string)
-            .or(output),
-    );
+    let cpu_seconds = result.and_then(|result| result.get("cpu_seconds")?.as_f64());
+    row("CPU time", cpu_seconds.map(|s| format!("{s:.2} s")));
+    let peak = result.and_then(result_file::peak_memory);
+    row("Peak memory", peak.map(format_size));
+    let own = request.output_uuid.as_ref().map(ToString::to_string);
+    let content = container.and_then(|c| c.output.as_ref());
+    row("Output", own.or(content.map(ToString::to_string)));
     row("Log", request.log_uuid.as_ref().map(ToString::to_string));
     rows
 }
 
 /// Details without the container's uuid, which begins each line of a log.
 fn without_uuid(detail: &str, job: &Job) -> String {
-    let uuid = job
-        .request
-        .container_uuid
-        .as_ref()
-        .map(|uuid| format!("{uuid} "));
+    let uuid = job.request.container_uuid.as_ref();
+    let begin = uuid.map(|uuid| format!("{uuid} ")).unwrap_or_default();
     let lines = detail.trim_end().lines();
-    let lines = lines.map(|line| match &uuid {
-        Some(uuid) => line.replacen(uuid.as_str(), "", 1),
-        None => line.to_owned(),
-    });
+    let lines = lines.map(|line| line.replacen(&begin, "", 1));
     lines.collect::<Vec<_>>().join("\n")
 }
 
-fn needs(job: &Job) -> String {
+/// What the job requests, part by part.
+pub fn needs(job: &Job) -> Vec<String> {
     let needs = &job.request.runtime_constraints;
     let mut parts = vec![
         plural(needs.vcpus.into(), "CPU"),
         format!("{} memory", format_size(needs.ram)),
     ];
-    let scratch: u64 = job
-        .request
-        .mounts
-        .values()
-        .filter(|m| m.kind == MountKind::Tmp)
-        .map(|m| m.capacity)
-        .sum();
+    let scratch = Resources::of_request(&job.request).scratch;
     if scratch > 0 {
         parts.push(format!("{} scratch", format_size(scratch)));
     }
     if needs.gpu.device_count > 0 {
-        parts.push(format!(
-            "{} ({})",
-            plural(needs.gpu.device_count.into(), "GPU"),
-            needs.gpu.stack
-        ));
+        let gpus = plural(needs.gpu.device_count.into(), "GPU");
+        let targets = needs.gpu.hardware_target.join(" ");
+        let kind = format!("{} {targets}", needs.gpu.stack);
+        parts.push(format!("{gpus} ({})", kind.trim_end()));
     }
     if needs.api {
         parts.push("network and API".to_owned());
     }
     let longest = job.request.scheduling_parameters.max_run_time;
     if longest > 0 {
-        parts.push(format!(
-            "at most {}",
-            format_duration(std::time::Duration::from_secs(longest))
-        ));
+        let longest = format_duration(Duration::from_secs(longest));
+        parts.push(format!("at most {longest}"));
     }
-    parts.join(", ")
+    parts
 }
 
 fn mount(mount: &Mount) -> String {
@@ -242,36 +190,5 @@ fn mount(mount: &Mount) -> String {
         MountKind::Tmp => format!("{} for the job to write to", format_size(mount.capacity)),
         MountKind::File => mount.path.clone(),
         ref kind => kind.to_string(),
-    }
-}
-
-/// Quotes for a shell, so that the line can be pasted.
-fn quoted(text: &str) -> String {
-    let simple = !text.is_empty()
-        && text
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c));
-    match simple {
-        true => text.to_owned(),
-        false => format!("'{}'", text.replace('\'', r"'\''")),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_command_can_be_pasted() {
-        let rows = [
-            ("a/b", "a/b"),
-            ("a b", "'a b'"),
-            ("it's", r"'it'\''s'"),
-            ("", "''"),
-            ("$x", "'$x'"),
-        ];
-        for (text, shell) in rows {
-            assert_eq!(quoted(text), shell);
-        }
     }
 }

@@ -8,11 +8,11 @@ use arvados_client::{Client, TokenUuid};
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use units::format_duration;
 
 use crate::error::CliError;
 use crate::printer::{Output, eprint_note};
 use crate::session::Session;
+use crate::text::time_between;
 
 /// List, make and revoke your own tokens
 ///
@@ -27,15 +27,12 @@ pub struct Tokens {
 /// Subcommands of `dispatch token`.
 #[derive(Debug, Subcommand)]
 pub enum TokenCommand {
+    /// List your tokens that have not expired
     #[command(visible_alias = "ls")]
-    List(List),
+    List,
     Create(Create),
     Revoke(Revoke),
 }
-
-/// List your tokens that have not expired
-#[derive(Debug, Args)]
-pub struct List {}
 
 /// Make a token for yourself, and print it
 ///
@@ -69,7 +66,7 @@ pub struct TokenLimits {
 pub async fn run(args: Tokens, session: &Session, out: Output) -> Result<(), CliError> {
     let client = &session.client;
     match args.command {
-        TokenCommand::List(_) => run_list(client, out).await,
+        TokenCommand::List => run_list(client, out).await,
         TokenCommand::Create(args) => create(client, None, &args.limits, out).await,
         TokenCommand::Revoke(args) => run_revoke(&args.tokens, client, out).await,
     }
@@ -125,16 +122,12 @@ async fn run_list(client: &Client, out: Output) -> Result<(), CliError> {
         return out.json(&rows);
     }
     let rows = tokens.iter().map(|token| {
-        let age = token
-            .created_at
-            .and_then(|made| now.duration_since(made).try_into().ok());
-        let left = token
-            .expires_at
-            .and_then(|end| end.duration_since(now).try_into().ok());
+        let age = token.created_at.map(|made| time_between(made, now));
+        let left = token.expires_at.map(|end| time_between(now, end));
         vec![
             token.uuid.to_string(),
-            age.map(format_duration).unwrap_or_default(),
-            left.map_or_else(|| "never".to_owned(), format_duration),
+            age.unwrap_or_default(),
+            left.unwrap_or_else(|| "never".to_owned()),
             if token.uuid == current { "yes" } else { "" }.to_owned(),
             token.scopes.join(", "),
         ]
@@ -149,10 +142,8 @@ async fn run_revoke(tokens: &[TokenUuid], client: &Client, out: Output) -> Resul
             Err(error) if error.is_not_found() => return Err(CliError::NoToken(uuid.clone())),
             other => other?,
         }
-        match out.json {
-            true => out.json(&json!({"uuid": uuid, "revoked": true}))?,
-            false => eprint_note(&format!("token {uuid} is revoked")),
-        }
+        let note = format!("token {uuid} is revoked");
+        out.json_or_note(&json!({"uuid": uuid, "revoked": true}), &note)?;
     }
     Ok(())
 }

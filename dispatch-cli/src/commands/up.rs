@@ -255,15 +255,9 @@ async fn run_children(
         return Ok(());
     };
     start_report::print_found(&supervisor.state, &ready).await;
-    let command = local_command(
-        local,
-        crunch_run,
-        args,
-        has_group,
-        directories,
-        &supervisor.state,
-        &ready,
-    )?;
+    let programs = [local, crunch_run];
+    let state = &supervisor.state;
+    let command = local_command(programs, args, has_group, directories, state, &ready)?;
     children.push(supervisor.supervise(DISPATCHER, command)?);
     if !readiness::wait_for_local(supervisor).await? {
         return Ok(());
@@ -339,8 +333,7 @@ fn api_command(program: PathBuf, args: &Up, state: &StateDir) -> MakeCommand {
 }
 
 fn local_command(
-    program: PathBuf,
-    crunch_run: PathBuf,
+    [program, crunch_run]: [PathBuf; 2],
     args: &Up,
     has_group: bool,
     Directories { scratch, cache }: Directories,
@@ -353,38 +346,34 @@ fn local_command(
     Ok(Box::new(move || {
         let address = free_address()?;
         let mut command = command_without_secrets(&program);
+        for (flag, path) in [
+            ("--state-dir", &state_dir),
+            ("--token-file", &ready.tokens.dispatch),
+            ("--crunch-run", &crunch_run),
+            ("--scratch-dir", &scratch),
+            ("--cache-dir", &cache),
+            ("--machine-dir", &machine_dir()),
+            ("--audit-file", &state.join("audit.log")),
+        ] {
+            command.arg(flag).arg(path);
+        }
+        let blocks = state.join("api").join("blocks");
         command
-            .arg("--state-dir")
-            .arg(&state_dir)
-            .arg("--token-file")
-            .arg(&ready.tokens.dispatch)
-            .arg("--crunch-run")
-            .arg(&crunch_run)
-            .arg("--scratch-dir")
-            .arg(&scratch)
-            .arg("--cache-dir")
-            .arg(&cache)
             // Read blocks directly from the directory of the server, which saves a copy.
             .arg(format!(
                 "--crunch-run-argument=--block-dir={}",
-                state.join("api").join("blocks").display()
+                blocks.display()
             ))
             // Polling is cheap on the machine of the server, and needed if an event is lost.
-            .args(["--poll-interval", "2s"])
-            .arg("--only-dispatcher")
-            .arg("--machine-dir")
-            .arg(machine_dir())
-            .arg("--audit-file")
-            .arg(state.join("audit.log"))
-            .arg("--health-listen")
-            .arg(address.to_string())
+            .args(["--poll-interval", "2s", "--only-dispatcher"])
+            .args(["--health-listen", &address.to_string()])
             .env("ARVADOS_API_HOST", &ready.host)
             .env("SSL_CERT_FILE", &ready.certificate)
             .env("no_proxy", no_proxy_with(&ready.host));
         let flags = group_flag(has_group);
         command.args(flags.map(|flag| format!("--crunch-run-argument={flag}")));
         if let Some(cpus) = cpus {
-            command.arg("--cpus").arg(cpus.to_string());
+            command.args(["--cpus", &cpus.to_string()]);
         }
         if let Some(memory) = memory {
             command.arg("--memory").arg(format!("{memory}B"));

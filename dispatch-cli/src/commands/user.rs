@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::commands::token::{self, TokenLimits};
 use crate::error::CliError;
-use crate::printer::{Output, eprint_note};
+use crate::printer::Output;
 use crate::session::Session;
 use crate::text::strip_control;
 
@@ -26,8 +26,9 @@ pub struct Users {
 #[derive(Debug, Subcommand)]
 pub enum UserCommand {
     Add(Add),
+    /// List the users
     #[command(visible_alias = "ls")]
-    List(List),
+    List,
     Disable(Disable),
     Enable(Enable),
     Token(Token),
@@ -43,10 +44,6 @@ pub struct Add {
     #[arg(long, value_name = "ADDRESS")]
     pub email: Option<String>,
 }
-
-/// List the users
-#[derive(Debug, Args)]
-pub struct List {}
 
 /// Disable a user: all tokens of the user stop working at once
 ///
@@ -78,15 +75,12 @@ pub struct Token {
 
 pub async fn run(args: Users, session: &Session, out: Output) -> Result<(), CliError> {
     let client = &session.client;
-    let admin = client.current_user().await?;
-    if !admin.is_admin {
-        return Err(CliError::NotAdmin(shown_name(&admin)));
-    }
+    let admin = administrator(client).await?;
     match args.command {
         UserCommand::Add(add) => run_add(add, client, out).await,
-        UserCommand::List(_) => run_list(client, out).await,
-        UserCommand::Disable(disable) => run_disable(&disable.name, &admin, client, out).await,
-        UserCommand::Enable(enable) => run_enable(&enable.name, client, out).await,
+        UserCommand::List => run_list(client, out).await,
+        UserCommand::Disable(user) => set_active(&user.name, false, &admin, client, out).await,
+        UserCommand::Enable(user) => set_active(&user.name, true, &admin, client, out).await,
         UserCommand::Token(token) => run_token(token, client, out).await,
     }
 }
@@ -101,14 +95,17 @@ async fn run_add(args: Add, client: &Client, out: Output) -> Result<(), CliError
     let default = format!("{}@localhost", args.name);
     let email = args.email.unwrap_or(default);
     let user = client.create_user(&args.name, &email).await?;
-    if out.json {
-        out.json(&record(&user))
-    } else {
-        let name = shown_name(&user);
-        eprint_note(&format!(
-            "user {name} is added; make a token with: dispatch user token {name}"
-        ));
-        Ok(())
+    let name = shown_name(&user);
+    let note = format!("user {name} is added; make a token with: dispatch user token {name}");
+    out.json_or_note(&record(&user), &note)
+}
+
+/// The user of the client, who must be an administrator.
+pub async fn administrator(client: &Client) -> Result<User, CliError> {
+    let user = client.current_user().await?;
+    match user.is_admin {
+        true => Ok(user),
+        false => Err(CliError::NotAdmin(shown_name(&user))),
     }
 }
 
@@ -127,43 +124,27 @@ async fn run_list(client: &Client, out: Output) -> Result<(), CliError> {
             user.uuid.to_string(),
         ]
     });
-    out.narrow_table(
-        vec!["NAME", "ROLE", "EMAIL", "UUID"],
-        rows.collect(),
-        &["EMAIL"],
-    )
+    let header = vec!["NAME", "ROLE", "EMAIL", "UUID"];
+    out.narrow_table(header, rows.collect(), &["EMAIL"])
 }
 
-async fn run_disable(
+async fn set_active(
     name: &str,
+    is_active: bool,
     admin: &User,
     client: &Client,
     out: Output,
 ) -> Result<(), CliError> {
     let user = find(client, name).await?;
-    if user.uuid == admin.uuid {
+    if !is_active && user.uuid == admin.uuid {
         return Err(CliError::OwnUser(name.to_owned()));
     }
-    let user = client.set_active(&user.uuid, false).await?;
-    if out.json {
-        out.json(&record(&user))
-    } else {
-        eprint_note(&format!(
-            "user {name} is disabled: no token of this user works any more"
-        ));
-        Ok(())
-    }
-}
-
-async fn run_enable(name: &str, client: &Client, out: Output) -> Result<(), CliError> {
-    let user = find(client, name).await?;
-    let user = client.set_active(&user.uuid, true).await?;
-    if out.json {
-        out.json(&record(&user))
-    } else {
-        eprint_note(&format!("user {name} is enabled"));
-        Ok(())
-    }
+    let user = client.set_active(&user.uuid, is_active).await?;
+    let note = match is_active {
+        true => format!("user {name} is enabled"),
+        false => format!("user {name} is disabled: no token of this user works any more"),
+    };
+    out.json_or_note(&record(&user), &note)
 }
 
 async fn run_token(args: Token, client: &Client, out: Output) -> Result<(), CliError> {

@@ -176,7 +176,9 @@ async fn report(session: &Session, job: &Job, out: Output) -> Result<Exit, CliEr
 pub fn report_end(job: &Job, out: Output) -> Result<Exit, CliError> {
     let exit = job.verdict().unwrap_or(Exit::TimedOut);
     if out.json {
-        out.json(&summary(job))?;
+        let mut summary = summary(job);
+        summary["warnings"] = json!(job.warnings());
+        out.json(&summary)?;
         return Ok(exit);
     }
     if exit != Exit::Ok {
@@ -226,7 +228,8 @@ pub fn end_sentence(job: &Job) -> String {
     }
 }
 
-fn summary(job: &Job) -> Value {
+/// The record of a job and its end for programs.
+pub fn summary(job: &Job) -> Value {
     json!({
         "id": job.number,
         "uuid": job.request.uuid,
@@ -234,7 +237,6 @@ fn summary(job: &Job) -> Value {
         "state": job.state().as_str(),
         "exit_code": job.exit_code(),
         "error": job.error(),
-        "warnings": job.warnings(),
         "output_uuid": job.request.output_uuid,
         "log_uuid": job.request.log_uuid,
     })

@@ -39,10 +39,7 @@ impl ImageSource {
     ) -> Result<Self, ImageError> {
         let meta = std::fs::metadata(path).map_err(|source| match source.kind() {
             std::io::ErrorKind::NotFound => ImageError::NoFile(path.to_owned()),
-            _ => ImageError::Read {
-                path: path.to_owned(),
-                source,
-            },
+            _ => ImageError::read(path)(source),
         })?;
         if meta.is_dir() {
             let files = Files::directory(path);
@@ -51,7 +48,7 @@ impl ImageSource {
                 || files.contains("manifest.json");
             return match unpacked {
                 true => Self::of_files(files, name, architecture),
-                false => Self::of_root(RootDir::measure(path)?),
+                false => Ok(Self::of_root(RootDir::measure(path)?)),
             };
         }
         Self::of_files(Files::archive(path)?, name, architecture)
@@ -74,12 +71,12 @@ impl ImageSource {
         })
     }
 
-    fn of_root(root: RootDir) -> Result<Self, ImageError> {
-        Ok(Self {
+    fn of_root(root: RootDir) -> Self {
+        Self {
             id: pack::root_config(&root.diff_id).0,
             size: root.size,
             origin: Origin::Root(root),
-        })
+        }
     }
 
     /// The names that the archive gives the image. An OCI layout may have a tag alone, which is no

@@ -28,34 +28,31 @@ impl Files {
     /// Reads the headers of an archive. One that is compressed as a whole is unpacked into a
     /// temporary file first.
     pub fn archive(path: &Path) -> Result<Self, ImageError> {
-        let failed = |source| read_failed(path, source);
-        let mut file = uncompressed(File::open(path).map_err(failed)?, path)?;
+        let file = File::open(path).map_err(ImageError::read(path))?;
+        let mut file = uncompressed(file, path)?;
         let index = Index::read(&mut file, &path.display().to_string())?;
         Ok(Self::Archive { index, file })
     }
 
     /// Opens a file; returns its content and size.
-    pub fn open(&self, name: &str) -> Result<(Box<dyn Read + '_>, u64), ImageError> {
+    pub fn open(&self, name: &str) -> Result<(Box<dyn Read + '_>, u64), ArchiveError> {
         match self {
             Files::Directory { path, .. } => {
                 let missing = || self.damaged(format!("{name} is missing from it"));
-                let name = normal(name.as_bytes()).ok_or_else(missing)?;
-                let path = path.join(name);
-                let file = File::open(&path).map_err(|source| match source.kind() {
-                    io::ErrorKind::NotFound => missing().into(),
-                    _ => read_failed(&path, source),
-                })?;
-                let size = file
-                    .metadata()
-                    .map_err(|source| read_failed(&path, source))?
-                    .len();
+                let path = path.join(normal(name.as_bytes()).ok_or_else(missing)?);
+                let failed = |source: io::Error| match source.kind() {
+                    io::ErrorKind::NotFound => missing(),
+                    _ => read_failed(path.display(), source),
+                };
+                let file = File::open(&path).map_err(failed)?;
+                let size = file.metadata().map_err(failed)?.len();
                 Ok((Box::new(file.take(size)), size))
             }
             Files::Archive { index, file } => {
                 let range = index.find(name)?;
                 let mut file: &File = file;
                 file.seek(SeekFrom::Start(range.offset))
-                    .map_err(|source| read_failed(Path::new(index.label()), source))?;
+                    .map_err(|source| read_failed(index.label(), source))?;
                 Ok((Box::new(file.take(range.size)), range.size))
             }
         }
@@ -81,24 +78,15 @@ impl ImageFiles for Files {
 
     fn read(&self, name: &str, max_bytes: u64) -> Result<Vec<u8>, ArchiveError> {
         match self {
-            Files::Directory { path, .. } => {
-                let missing = || self.damaged(format!("{name} is missing from it"));
-                let path = path.join(normal(name.as_bytes()).ok_or_else(missing)?);
-                let failed = |source: io::Error| match source.kind() {
-                    io::ErrorKind::NotFound => missing(),
-                    _ => ArchiveError::Read {
-                        label: path.display().to_string(),
-                        source,
-                    },
-                };
-                let mut bytes = Vec::new();
-                File::open(&path)
-                    .and_then(|file| file.take(max_bytes + 1).read_to_end(&mut bytes))
-                    .map_err(failed)?;
-                match bytes.len() as u64 > max_bytes {
-                    true => Err(self.damaged(format!("{name} is too large"))),
-                    false => Ok(bytes),
+            Files::Directory { label, .. } => {
+                let (mut from, size) = self.open(name)?;
+                if size > max_bytes {
+                    return Err(self.damaged(format!("{name} is too large")));
                 }
+                let mut bytes = Vec::new();
+                from.read_to_end(&mut bytes)
+                    .map_err(|source| read_failed(format_args!("{label}/{name}"), source))?;
+                Ok(bytes)
             }
             Files::Archive { index, file } => index.read_file(&mut &*file, name, max_bytes),
         }
@@ -107,26 +95,24 @@ impl ImageFiles for Files {
 
 /// The file itself, or a temporary file with the uncompressed content.
 fn uncompressed(mut file: File, path: &Path) -> Result<File, ImageError> {
-    let failed = |source| read_failed(path, source);
+    let failed = ImageError::read(path);
     let mut magic = [0u8; 4];
-    let got = (&mut file).take(4).read(&mut magic).map_err(failed)?;
-    file.seek(SeekFrom::Start(0)).map_err(failed)?;
+    let got = (&mut file).take(4).read(&mut magic).map_err(&failed)?;
+    file.seek(SeekFrom::Start(0)).map_err(&failed)?;
     let mut unpack: Box<dyn Read> = match &magic[..got] {
         [0x1f, 0x8b, ..] => Box::new(flate2::read::MultiGzDecoder::new(file)),
         [0x28, 0xb5, 0x2f, 0xfd] => {
-            Box::new(zstd::stream::read::Decoder::new(file).map_err(failed)?)
+            Box::new(zstd::stream::read::Decoder::new(file).map_err(&failed)?)
         }
         _ => return Ok(file),
     };
     let mut plain = tempfile::tempfile().map_err(ImageError::Pack)?;
-    io::copy(&mut unpack, &mut plain).map_err(failed)?;
-    plain.seek(SeekFrom::Start(0)).map_err(failed)?;
+    io::copy(&mut unpack, &mut plain).map_err(&failed)?;
+    plain.seek(SeekFrom::Start(0)).map_err(&failed)?;
     Ok(plain)
 }
 
-fn read_failed(path: &Path, source: io::Error) -> ImageError {
-    ImageError::Read {
-        path: path.to_owned(),
-        source,
-    }
+fn read_failed(label: impl ToString, source: io::Error) -> ArchiveError {
+    let label = label.to_string();
+    ArchiveError::Read { label, source }
 }

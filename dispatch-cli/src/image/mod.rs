@@ -12,7 +12,7 @@ pub mod share;
 pub mod store;
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use image_archive::ArchiveError;
 
@@ -28,26 +28,12 @@ pub enum ImageError {
     NoFile(PathBuf),
     #[error("cannot read {path}: {source}")]
     Read { path: PathBuf, source: io::Error },
-    #[error(
-        "{path} is no container image: {why}. Give what 'docker save' or 'podman save' writes, an OCI archive or layout, or a root directory"
-    )]
-    NotAnImage { path: PathBuf, why: String },
-    #[error("the image in {path} is damaged: {why}")]
-    Damaged { path: PathBuf, why: String },
+    #[error("{}", archive_sentence(.0))]
+    Archive(#[from] ArchiveError),
     #[error(
         "{path} holds several images ({present}); add one by the name it has there, or save it alone"
     )]
     Several { path: PathBuf, present: String },
-    #[error(
-        "{path} has an image for {present} only, and not for {wanted}; save the image for {wanted}, or give the architecture of the nodes with --architecture"
-    )]
-    OtherPlatform {
-        path: PathBuf,
-        present: String,
-        wanted: String,
-    },
-    #[error(transparent)]
-    Unsupported(ArchiveError),
     #[error("{0} is empty; a root directory holds the files of the container, like bin/sh")]
     EmptyRoot(PathBuf),
     #[error("{0} changed while it was being packed; try again when nothing writes to it")]
@@ -64,31 +50,29 @@ pub enum ImageError {
     Stopped,
 }
 
-impl From<ArchiveError> for ImageError {
-    fn from(error: ArchiveError) -> Self {
-        match error {
-            ArchiveError::Read { label, source } => Self::Read {
-                path: label.into(),
-                source,
-            },
-            ArchiveError::NotAnImage { label, reason } => Self::NotAnImage {
-                path: label.into(),
-                why: reason,
-            },
-            ArchiveError::Damaged { label, reason } => Self::Damaged {
-                path: label.into(),
-                why: reason,
-            },
-            ArchiveError::OtherPlatform {
-                label,
-                present,
-                wanted,
-            } => Self::OtherPlatform {
-                path: label.into(),
-                present,
-                wanted,
-            },
-            other => Self::Unsupported(other),
+impl ImageError {
+    /// For `map_err`: a file that cannot be read.
+    fn read(path: &Path) -> impl Fn(io::Error) -> Self {
+        move |source| {
+            let path = path.to_owned();
+            Self::Read { path, source }
         }
+    }
+}
+
+/// The sentence for somebody who adds an image.
+fn archive_sentence(error: &ArchiveError) -> String {
+    match error {
+        ArchiveError::Read { label, source } => format!("cannot read {label}: {source}"),
+        ArchiveError::NotAnImage { label, reason } => format!(
+            "{label} is no container image: {reason}. Give what 'docker save' or 'podman save' writes, an OCI archive or layout, or a root directory"
+        ),
+        ArchiveError::Damaged { label, reason } => {
+            format!("the image in {label} is damaged: {reason}")
+        }
+        ArchiveError::OtherPlatform { wanted, .. } => format!(
+            "{error}; save the image for {wanted}, or give the architecture of the nodes with --architecture"
+        ),
+        other => other.to_string(),
     }
 }

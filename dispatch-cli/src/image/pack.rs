@@ -2,7 +2,7 @@
 //!
 //! The bytes depend only on the image, so that an image that is stored twice shares its blocks.
 
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 
 use serde_json::json;
 use sha2::{Digest, Sha256};
@@ -22,19 +22,27 @@ pub fn files(files: &Files, image: &SelectedImage, out: &mut dyn Write) -> Resul
     for (number, layer) in image.layers.iter().enumerate() {
         let (from, size) = files.open(&layer.name)?;
         let header = header(&layer_name(number), size)?;
-        let mut from = HashingReader::new(from);
+        let mut from = BufReader::with_capacity(COPY_BUFFER_BYTES, from);
+        let begin = from.fill_buf().map_err(ImageError::Pack)?;
+        let is_compressed = matches!(begin, [0x1f, 0x8b, ..] | [0x28, 0xb5, 0x2f, 0xfd, ..]);
+        let hash = Sha256::new();
+        let mut from = HashingReader { from, hash };
         tar.append(&header, &mut from).map_err(ImageError::Pack)?;
-        check(files, layer, from)?;
+        check(files, layer, is_compressed, from.hash)?;
     }
     tar.finish().map_err(ImageError::Pack)
 }
 
 /// A damaged layer must not be stored. Compressed layers of a docker-archive cannot be checked
 /// here; the node checks them when it unpacks them.
-fn check(files: &Files, layer: &LayerFile, read: HashingReader<'_>) -> Result<(), ImageError> {
-    let compressed = matches!(&read.magic, [0x1f, 0x8b, ..] | [0x28, 0xb5, 0x2f, 0xfd]);
-    let digest = data_encoding::HEXLOWER.encode(&read.hash.finalize());
-    let expected = match (&layer.blob, compressed) {
+fn check(
+    files: &Files,
+    layer: &LayerFile,
+    is_compressed: bool,
+    hash: Sha256,
+) -> Result<(), ImageError> {
+    let digest = data_encoding::HEXLOWER.encode(&hash.finalize());
+    let expected = match (&layer.blob, is_compressed) {
         (Some(hex), _) => hex.as_str(),
         (None, false) => layer.diff_id.trim_start_matches("sha256:"),
         (None, true) => return Ok(()),
@@ -122,32 +130,15 @@ fn header(name: &str, size: u64) -> Result<tar::Header, ImageError> {
     Ok(header)
 }
 
-/// Hashes what is read, and records the first bytes.
-struct HashingReader<'a> {
-    from: Box<dyn Read + 'a>,
+/// Hashes what is read.
+struct HashingReader<R> {
+    from: R,
     hash: Sha256,
-    magic: [u8; 4],
-    magic_len: usize,
 }
 
-impl<'a> HashingReader<'a> {
-    fn new(from: Box<dyn Read + 'a>) -> Self {
-        Self {
-            from: Box::new(io::BufReader::with_capacity(COPY_BUFFER_BYTES, from)),
-            hash: Sha256::new(),
-            magic: [0; 4],
-            magic_len: 0,
-        }
-    }
-}
-
-impl Read for HashingReader<'_> {
+impl<R: Read> Read for HashingReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let got = self.from.read(buffer)?;
-        for byte in &buffer[..got.min(4 - self.magic_len)] {
-            self.magic[self.magic_len] = *byte;
-            self.magic_len += 1;
-        }
         self.hash.update(&buffer[..got]);
         Ok(got)
     }

@@ -30,20 +30,13 @@ pub enum Removed {
 /// Removes the user's image of this name.
 pub async fn remove(client: &Client, name: &ImageName) -> Result<Removed, CliError> {
     let user = client.current_user().await?.uuid.to_string();
-    let links = async |query: Query| {
-        client
-            .all::<Link>("links", query, |l| l.uuid.as_str())
-            .await
-    };
     let text = name.to_string();
     let spellings = name.spellings();
-    let named = Query::new().filter("link_class", "=", NAME_LINK_CLASS);
-    let own = links(
-        named
-            .filter("name", "in", &spellings)
-            .filter("owner_uuid", "=", &user),
-    )
-    .await?;
+    let own = Query::new()
+        .filter("link_class", "=", NAME_LINK_CLASS)
+        .filter("name", "in", &spellings)
+        .filter("owner_uuid", "=", &user);
+    let own = store::links(client, own).await?;
     if own.is_empty() {
         let of_others = store::list(client).await?;
         return Err(match of_others.iter().any(|image| image.has_name(name)) {
@@ -59,14 +52,13 @@ pub async fn remove(client: &Client, name: &ImageName) -> Result<Removed, CliErr
                 .filter("link_class", "=", class)
                 .filter("head_uuid", "=", head)
         };
-        let all_names = links(of_image(NAME_LINK_CLASS)).await?;
-        if all_names
-            .iter()
-            .all(|other| spellings.contains(&other.name) && is_of(other, &user))
-        {
+        let all_names = store::links(client, of_image(NAME_LINK_CLASS)).await?;
+        let is_own = |link: &Link| spellings.contains(&link.name) && is_of(link, &user);
+        if all_names.iter().all(is_own) {
             check_unused(client, head, name).await?;
             remember_name(client, head, &text).await?;
-            for hash in links(of_image(HASH_LINK_CLASS).filter("owner_uuid", "=", &user)).await? {
+            let hashes = of_image(HASH_LINK_CLASS).filter("owner_uuid", "=", &user);
+            for hash in store::links(client, hashes).await? {
                 delete(client, &format!("links/{}", hash.uuid)).await?;
             }
             delete(client, &format!("collections/{head}")).await?;

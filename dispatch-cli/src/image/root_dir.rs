@@ -3,11 +3,12 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File, Metadata};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
+use tar::EntryType;
 
 use super::ImageError;
 use crate::printer::eprint_note;
@@ -25,37 +26,23 @@ pub struct RootDir {
 impl RootDir {
     /// Reads the directory for size and hash.
     pub fn measure(path: &Path) -> Result<Self, ImageError> {
-        let unreadable = |source| ImageError::Read {
-            path: path.to_owned(),
-            source,
-        };
-        if fs::read_dir(path).map_err(unreadable)?.next().is_none() {
+        let mut entries = fs::read_dir(path).map_err(ImageError::read(path))?;
+        if entries.next().is_none() {
             return Err(ImageError::EmptyRoot(path.to_owned()));
         }
-        let mut out = HashingWriter {
-            out: &mut io::sink(),
-            hash: Sha256::new(),
-            size: 0,
-        };
-        write_layer(path, &mut out, true)?;
+        let (size, diff_id) = write_layer(path, &mut io::sink(), true)?;
+        let path = path.to_owned();
         Ok(Self {
-            path: path.to_owned(),
-            size: out.size,
-            diff_id: data_encoding::HEXLOWER.encode(&out.hash.finalize()),
+            path,
+            size,
+            diff_id,
         })
     }
 
     /// Writes the layer. Fails if the directory has changed.
     pub fn write_again(&self, out: &mut dyn Write) -> Result<(), ImageError> {
-        let mut out = HashingWriter {
-            out,
-            hash: Sha256::new(),
-            size: 0,
-        };
-        write_layer(&self.path, &mut out, false)?;
-        let same = out.size == self.size
-            && data_encoding::HEXLOWER.encode(&out.hash.finalize()) == self.diff_id;
-        match same {
+        let (size, diff_id) = write_layer(&self.path, out, false)?;
+        match size == self.size && diff_id == self.diff_id {
             true => Ok(()),
             false => Err(ImageError::Changed(self.path.clone())),
         }
@@ -90,94 +77,102 @@ struct Layer<'a> {
     print_skipped: bool,
 }
 
-fn write_layer(root: &Path, out: &mut dyn Write, print_skipped: bool) -> Result<(), ImageError> {
+/// Returns the size of the layer and its hash in hexadecimal digits.
+fn write_layer(
+    root: &Path,
+    out: &mut dyn Write,
+    print_skipped: bool,
+) -> Result<(u64, String), ImageError> {
     let me = rustix::process::geteuid();
+    let mut out = HashingWriter {
+        out,
+        hash: Sha256::new(),
+        size: 0,
+    };
     let mut layer = Layer {
-        tar: tar::Builder::new(out),
+        tar: tar::Builder::new(&mut out),
         linked: HashMap::new(),
         mine: (!me.is_root()).then(|| (me.as_raw(), rustix::process::getegid().as_raw())),
         print_skipped,
     };
     layer.directory(root, Path::new(""))?;
-    layer.tar.finish().map_err(ImageError::Pack)
+    layer.tar.finish().map_err(ImageError::Pack)?;
+    drop(layer);
+    let hash = data_encoding::HEXLOWER.encode(&out.hash.finalize());
+    Ok((out.size, hash))
 }
 
 impl Layer<'_> {
     fn directory(&mut self, path: &Path, name: &Path) -> Result<(), ImageError> {
-        let failed = |source| ImageError::Read {
-            path: path.to_owned(),
-            source,
-        };
         let mut entries = fs::read_dir(path)
             .and_then(|entries| entries.collect::<Result<Vec<_>, _>>())
-            .map_err(failed)?;
+            .map_err(ImageError::read(path))?;
         entries.sort_by_key(|entry| entry.file_name());
         for entry in entries {
             let (path, name) = (entry.path(), name.join(entry.file_name()));
-            let meta = fs::symlink_metadata(&path).map_err(|source| ImageError::Read {
-                path: path.clone(),
-                source,
-            })?;
+            let meta = fs::symlink_metadata(&path).map_err(ImageError::read(&path))?;
             self.entry(&path, &name, &meta)?;
         }
         Ok(())
     }
 
     fn entry(&mut self, path: &Path, name: &Path, meta: &Metadata) -> Result<(), ImageError> {
-        let failed = |source| ImageError::Read {
-            path: path.to_owned(),
-            source,
-        };
+        let failed = ImageError::read(path);
         let mut header = self.header(meta);
         let kind = meta.file_type();
+        let id = (meta.dev(), meta.ino());
         if kind.is_dir() {
-            header.set_entry_type(tar::EntryType::Directory);
-            self.tar
-                .append_data(&mut header, name.join(""), io::empty())
-                .map_err(ImageError::Pack)?;
-            return self.directory(path, name);
-        }
-        if kind.is_symlink() {
+            self.empty_entry(header, EntryType::Directory, &name.join(""))?;
+            self.directory(path, name)
+        } else if kind.is_symlink() {
             let target = fs::read_link(path).map_err(failed)?;
-            header.set_entry_type(tar::EntryType::Symlink);
-            return self
-                .tar
-                .append_link(&mut header, name, target)
-                .map_err(ImageError::Pack);
-        }
-        if kind.is_fifo() {
-            header.set_entry_type(tar::EntryType::Fifo);
-            return self
-                .tar
-                .append_data(&mut header, name, io::empty())
-                .map_err(ImageError::Pack);
-        }
-        if !kind.is_file() {
+            self.link(header, EntryType::Symlink, name, &target)
+        } else if kind.is_fifo() {
+            self.empty_entry(header, EntryType::Fifo, name)
+        } else if !kind.is_file() {
             if self.print_skipped {
                 let what = if kind.is_socket() { "socket" } else { "device" };
                 eprint_note(&format!("{} is left out: it is a {what}", path.display()));
             }
-            return Ok(());
-        }
-        if meta.nlink() > 1 {
-            if let Some(first) = self.linked.get(&(meta.dev(), meta.ino())) {
-                header.set_entry_type(tar::EntryType::Link);
-                return self
-                    .tar
-                    .append_link(&mut header, name, first)
-                    .map_err(ImageError::Pack);
+            Ok(())
+        } else if let Some(first) = self.linked.get(&id).cloned() {
+            self.link(header, EntryType::Link, name, &first)
+        } else {
+            if meta.nlink() > 1 {
+                self.linked.insert(id, name.to_owned());
             }
-            self.linked
-                .insert((meta.dev(), meta.ino()), name.to_owned());
+            header.set_size(meta.len());
+            let mut content = File::open(path).map_err(&failed)?.take(meta.len());
+            let appended = self.tar.append_data(&mut header, name, &mut content);
+            // A shorter file than its header says would shift the rest of the archive.
+            match content.limit() {
+                0 => appended.map_err(failed),
+                _ => Err(failed(appended.err().unwrap_or_else(became_shorter))),
+            }
         }
-        header.set_size(meta.len());
-        let content = ExactReader {
-            file: File::open(path).map_err(failed)?,
-            left: meta.len(),
-        };
-        self.tar
-            .append_data(&mut header, name, content)
-            .map_err(failed)
+    }
+
+    fn empty_entry(
+        &mut self,
+        mut header: tar::Header,
+        kind: EntryType,
+        name: &Path,
+    ) -> Result<(), ImageError> {
+        header.set_entry_type(kind);
+        let appended = self.tar.append_data(&mut header, name, io::empty());
+        appended.map_err(ImageError::Pack)
+    }
+
+    fn link(
+        &mut self,
+        mut header: tar::Header,
+        kind: EntryType,
+        name: &Path,
+        target: &Path,
+    ) -> Result<(), ImageError> {
+        header.set_entry_type(kind);
+        let appended = self.tar.append_link(&mut header, name, target);
+        appended.map_err(ImageError::Pack)
     }
 
     fn header(&self, meta: &Metadata) -> tar::Header {
@@ -192,29 +187,6 @@ impl Layer<'_> {
     }
 }
 
-/// Reads exactly the size in the header. A shorter file would shift the rest of the archive, so it
-/// is an error.
-struct ExactReader {
-    file: File,
-    left: u64,
-}
-
-impl io::Read for ExactReader {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let want = buffer
-            .len()
-            .min(usize::try_from(self.left).unwrap_or(usize::MAX));
-        if want == 0 {
-            return Ok(0);
-        }
-        let got = self.file.read(&mut buffer[..want])?;
-        if got == 0 {
-            return Err(io::Error::new(
-                io::ErrorKind::UnexpectedEof,
-                "it became shorter while it was read",
-            ));
-        }
-        self.left -= got as u64;
-        Ok(got)
-    }
+fn became_shorter() -> io::Error {
+    io::Error::other("it became shorter while it was read")
 }

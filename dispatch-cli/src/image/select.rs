@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use image_archive::{Candidate, ImageFiles, LayerFile, candidates};
+use image_archive::{ArchiveError, Candidate, ImageFiles, LayerFile, candidates};
 
 use super::files::Files;
 use super::{ImageError, ImageName};
@@ -44,11 +44,13 @@ pub fn choose(
             })?,
     };
     if let Some(present) = chosen.other_platform(architecture) {
-        return Err(ImageError::OtherPlatform {
-            path: PathBuf::from(files.label()),
+        let (label, wanted) = (files.label().to_owned(), format!("linux/{architecture}"));
+        return Err(ArchiveError::OtherPlatform {
+            label,
             present,
-            wanted: format!("linux/{architecture}"),
-        });
+            wanted,
+        }
+        .into());
     }
     Ok(SelectedImage {
         id: hex(chosen).to_owned(),

@@ -1,11 +1,11 @@
 //! Lets all users of the server read an image, by a permission link from the group of all users.
 
 use arvados_client::Client;
-use arvados_client::client::Call;
 use arvados_client::filter::Query;
 use arvados_client::records::{Collection, Link};
-use serde_json::{Value, json};
+use serde_json::json;
 
+use super::store;
 use crate::error::CliError;
 
 /// Shares the collection of an image with all users, unless it is shared already.
@@ -27,7 +27,5 @@ pub async fn with_all_users(client: &Client, collection: &Collection) -> Result<
         "link_class": "permission", "name": "can_read",
         "tail_uuid": group, "head_uuid": collection.uuid,
     });
-    let call = Call::post("links", json!({"link": link}));
-    client.send::<Value>(call).await?;
-    Ok(())
+    store::create_link(client, link).await
 }

@@ -8,7 +8,7 @@ use arvados_client::client::Call;
 use arvados_client::filter::Query;
 use arvados_client::keep::CollectionWriter;
 use arvados_client::records::{Collection, Link};
-use arvados_client::{CollectionUuid, Pdh, Uuid};
+use arvados_client::{CollectionUuid, Pdh};
 use indicatif::ProgressBar;
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -55,6 +55,12 @@ async fn believed_owners(client: &Client) -> Result<[String; 2], CliError> {
     Ok([user, system])
 }
 
+/// All links that match.
+pub async fn links(client: &Client, query: Query) -> Result<Vec<Link>, CliError> {
+    let links = client.all("links", query, |link: &Link| link.uuid.as_str());
+    Ok(links.await?)
+}
+
 /// Finds a collection that holds the image, stored by this user or the system user.
 pub async fn find_stored(client: &Client, id: &str) -> Result<Option<Collection>, CliError> {
     let owners = believed_owners(client).await?;
@@ -62,14 +68,11 @@ pub async fn find_stored(client: &Client, id: &str) -> Result<Option<Collection>
         .filter("link_class", "=", HASH_LINK_CLASS)
         .filter("name", "=", format!("sha256:{id}"))
         .filter("owner_uuid", "in", &owners);
-    let links = client
-        .all::<Link>("links", query, |l| l.uuid.as_str())
-        .await?;
-    for link in links {
+    for link in links(client, query).await? {
         match client.collection(&link.head_uuid).await {
             Ok(collection) => {
-                let owner = collection.owner_uuid.as_ref().map(Uuid::as_str);
-                if owner.is_some_and(|owner| owners.iter().any(|one| one == owner)) {
+                let owner = collection.owner_uuid.as_ref().map(ToString::to_string);
+                if owner.is_some_and(|owner| owners.contains(&owner)) {
                     return Ok(Some(collection));
                 }
             }
@@ -140,9 +143,7 @@ pub async fn long_names(client: &Client, name: &ImageName) -> Result<Vec<String>
         .filter("link_class", "=", NAME_LINK_CLASS)
         .filter("name", "in", &name.spellings()[1..])
         .filter("owner_uuid", "=", &user);
-    let links = client
-        .all::<Link>("links", query, |l| l.uuid.as_str())
-        .await?;
+    let links = links(client, query).await?;
     let names: BTreeSet<String> = links.into_iter().map(|link| link.name).collect();
     Ok(names.into_iter().collect())
 }
@@ -158,20 +159,21 @@ async fn link(
         "link_class": class, "name": name, "head_uuid": collection.uuid,
         "properties": {"image_timestamp": Timestamp::now().to_string()},
     });
+    create_link(client, attributes).await
+}
+
+/// Creates a link of any class.
+pub async fn create_link(client: &Client, attributes: Value) -> Result<(), CliError> {
     let call = Call::post("links", json!({"link": attributes}));
-    client.send::<Value>(call).await?;
-    Ok(())
+    Ok(client.send::<Value>(call).await.map(drop)?)
 }
 
 /// Lists named images, newest first. Of several links with one name, only one: the newest of the
 /// user's own and the system user's, else the newest.
 pub async fn list(client: &Client) -> Result<Vec<ListedImage>, CliError> {
     let owners = believed_owners(client).await?;
-    let links = |class: &str| {
-        let query = Query::new().filter("link_class", "=", class);
-        client.all::<Link>("links", query, |l| l.uuid.as_str())
-    };
-    let (names, hashes) = tokio::try_join!(links(NAME_LINK_CLASS), links(HASH_LINK_CLASS))?;
+    let of_class = |class: &str| links(client, Query::new().filter("link_class", "=", class));
+    let (names, hashes) = tokio::try_join!(of_class(NAME_LINK_CLASS), of_class(HASH_LINK_CLASS))?;
     let ids: BTreeMap<&str, &str> = hashes
         .iter()
         .map(|link| (link.head_uuid.as_str(), link.name.as_str()))
@@ -210,10 +212,8 @@ fn newest_of_each(
         collections.iter().map(|c| (c.uuid.as_str(), c)).collect();
     let mut newest: BTreeMap<String, &Link> = BTreeMap::new();
     // A link to a deleted collection is ignored.
-    for link in names
-        .iter()
-        .filter(|l| known.contains_key(l.head_uuid.as_str()))
-    {
+    let is_there = |link: &&Link| known.contains_key(link.head_uuid.as_str());
+    for link in names.iter().filter(is_there) {
         let short = link.name.parse::<ImageName>();
         let name = short.map_or_else(|_| link.name.clone(), |name| name.to_string());
         let entry = newest.entry(name).or_insert(link);
@@ -255,15 +255,10 @@ pub async fn container_image(client: &Client, image: &str) -> Result<String, Cli
     if CollectionUuid::parse(image).is_err() {
         return short_name(client, image).await;
     }
-    let missing = || CliError::NoCollection(image.to_owned());
-    match client.collection(image).await {
-        Ok(collection) => collection
-            .portable_data_hash
-            .map(|pdh| pdh.to_string())
-            .ok_or_else(missing),
-        Err(error) if error.is_not_found() => Err(missing()),
-        Err(error) => Err(error.into()),
-    }
+    let collection = client.collection(image).await;
+    let collection = collection.map_err(CliError::of_collection(image))?;
+    let pdh = collection.portable_data_hash.map(|pdh| pdh.to_string());
+    pdh.ok_or_else(|| CliError::NoCollection(image.to_owned()))
 }
 
 /// Maximum number of other tags that are named.
@@ -294,11 +289,8 @@ async fn is_linked(client: &Client, names: &[String]) -> Result<bool, CliError> 
 /// Checks that the server has the image, before inputs are uploaded.
 pub async fn check_exists(client: &Client, image: &str) -> Result<(), CliError> {
     if Pdh::parse(image).is_ok() {
-        return match client.collection(image).await {
-            Ok(_) => Ok(()),
-            Err(error) if error.is_not_found() => Err(CliError::NoCollection(image.to_owned())),
-            Err(error) => Err(error.into()),
-        };
+        let found = client.collection(image).await.map(drop);
+        return found.map_err(CliError::of_collection(image));
     }
     let mut names = vec![
         image.to_owned(),

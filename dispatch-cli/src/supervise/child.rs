@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use exp_backoff::Backoff;
 use rustix::process::Signal;
-use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -153,9 +153,9 @@ async fn run_once(
     };
     let _ = events.send(Event::Started(record)).await;
     let out = child.stdout.take().map(|out| {
-        let (mut out, events) = (LineReader::new(out), events.clone());
+        let (mut out, events) = (BufReader::new(out), events.clone());
         tokio::spawn(async move {
-            while let Some(line) = out.next().await {
+            while let Some(line) = next_line(&mut out).await {
                 let line = String::from_utf8_lossy(&line).into_owned();
                 // The receiver is closed only while everything is being stopped.
                 let _ = events.send(Event::StdoutLine { name, line }).await;
@@ -163,9 +163,9 @@ async fn run_once(
         })
     });
     let err = child.stderr.take().map(|err| {
-        let (mut err, log) = (LineReader::new(err), log.clone());
+        let (mut err, log) = (BufReader::new(err), log.clone());
         tokio::spawn(async move {
-            while let Some(line) = err.next().await {
+            while let Some(line) = next_line(&mut err).await {
                 log.append_line(&line);
             }
         })
@@ -190,28 +190,14 @@ async fn run_once(
     ended
 }
 
-/// Reads the output of a program line by line.
-struct LineReader<R> {
-    from: BufReader<R>,
-}
-
-impl<R: AsyncRead + Unpin> LineReader<R> {
-    fn new(from: R) -> Self {
-        Self {
-            from: BufReader::new(from),
-        }
+/// The next line of the output of a program; `None` at the end.
+async fn next_line(from: &mut (impl AsyncBufRead + Unpin)) -> Option<Vec<u8>> {
+    let mut line = Vec::new();
+    let got = from.take(MAX_LINE_BYTES).read_until(b'\n', &mut line).await;
+    if line.last() == Some(&b'\n') {
+        line.pop();
     }
-
-    /// The next line; `None` at the end.
-    async fn next(&mut self) -> Option<Vec<u8>> {
-        let mut line = Vec::new();
-        let mut from = (&mut self.from).take(MAX_LINE_BYTES);
-        let got = from.read_until(b'\n', &mut line).await.ok()?;
-        if line.last() == Some(&b'\n') {
-            line.pop();
-        }
-        (got > 0).then_some(line)
-    }
+    (got.ok()? > 0).then_some(line)
 }
 
 #[cfg(test)]

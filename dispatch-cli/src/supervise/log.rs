@@ -1,11 +1,11 @@
 //! The log of `dispatch up`: one file per program, and one with the lines of all programs.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use host_state::file::append_private;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 
@@ -59,10 +59,12 @@ impl Log {
 impl ProgramLog {
     /// Appends a line that the program wrote.
     pub fn append_line(&self, line: &[u8]) {
-        let mut whole = format!("{:<14} ", self.name).into_bytes();
-        whole.extend_from_slice(line);
-        append(&self.own, line);
-        append(&self.all, &whole);
+        let whole = [format!("{:<14} ", self.name).as_bytes(), line].concat();
+        for (file, line) in [(&self.own, line), (&self.all, &whole)] {
+            // Each write is a whole line, so the file is consistent after a panic. A full disk must
+            // not stop the programs, so errors are ignored and the lines are lost.
+            let _ = file.lock().append(line);
+        }
     }
 
     /// Appends a line of `dispatch up` about the program.
@@ -72,21 +74,10 @@ impl ProgramLog {
     }
 }
 
-fn append(file: &Mutex<LogFile>, line: &[u8]) {
-    // Each write is a whole line, so the file is consistent after a panic.
-    let mut file = file.lock();
-    // A full disk must not stop the programs, so errors are ignored and the lines are lost.
-    let _ = file.append(line);
-}
-
 impl LogFile {
     fn open(path: &Path) -> Result<Self, UpError> {
         let open = || -> io::Result<Self> {
-            let file = OpenOptions::new()
-                .append(true)
-                .create(true)
-                .mode(0o600)
-                .open(path)?;
+            let file = append_private(path)?;
             Ok(Self {
                 path: path.to_owned(),
                 size: file.metadata()?.len(),
@@ -104,16 +95,10 @@ impl LogFile {
             let mut aside = self.path.clone().into_os_string();
             aside.push(".1");
             fs::rename(&self.path, aside)?;
-            self.file = OpenOptions::new()
-                .append(true)
-                .create(true)
-                .mode(0o600)
-                .open(&self.path)?;
+            self.file = append_private(&self.path)?;
             self.size = 0;
         }
-        let mut whole = Vec::with_capacity(line.len() + 1);
-        whole.extend_from_slice(line);
-        whole.push(b'\n');
+        let whole = [line, b"\n"].concat();
         self.file.write_all(&whole)?;
         self.size += whole.len() as u64;
         Ok(())

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use image_archive::architecture;
+use image_archive::{ArchiveError, architecture};
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
@@ -134,7 +134,7 @@ fn of_several_platforms_this_machines_is_taken() {
     let path = layout(&other, &["s390x"], &[]);
     let refused = ImageSource::open(&path, Some(&name()), architecture()).unwrap_err();
     assert!(
-        matches!(&refused, ImageError::OtherPlatform { present, .. } if present == "linux/s390x"),
+        matches!(&refused, ImageError::Archive(ArchiveError::OtherPlatform { present, .. }) if present == "linux/s390x"),
         "{refused}"
     );
 }
@@ -166,7 +166,10 @@ fn a_damaged_layer_is_not_stored() {
     fs::write(path.join(&chosen.layers[0].name), "something else").unwrap();
     let image = ImageSource::open(&path, Some(&name()), architecture()).unwrap();
     let refused = image.write(&mut Vec::new()).unwrap_err();
-    assert!(matches!(refused, ImageError::Damaged { .. }), "{refused}");
+    assert!(
+        matches!(refused, ImageError::Archive(ArchiveError::Damaged { .. })),
+        "{refused}"
+    );
 }
 
 #[test]
@@ -279,7 +282,10 @@ fn what_is_no_image_is_refused_with_the_reason() {
     fs::create_dir(at("empty")).unwrap();
     assert!(matches!(open("empty"), ImageError::EmptyRoot(_)));
     fs::write(at("text"), "hello").unwrap();
-    assert!(matches!(open("text"), ImageError::NotAnImage { .. }));
+    assert!(matches!(
+        open("text"),
+        ImageError::Archive(ArchiveError::NotAnImage { .. })
+    ));
     fs::write(at("binary"), [0x9f; 4000]).unwrap();
     fs::write(at("secret"), "sesame ".repeat(600)).unwrap();
     for name in ["binary", "secret"] {
