@@ -59,7 +59,7 @@ pub fn trashed_collection_uuids() -> ArgValueCandidates {
 async fn newest_jobs(client: &Client) -> Result<Vec<Offer>, CliError> {
     let user = client.current_user().await?.uuid.to_string();
     let query = job_numbers::submitted_by(Query::new(), &user);
-    let (newest, _) = jobs::newest(client, query, MAX_OFFERED).await?;
+    let (newest, _) = jobs::newest(client, query, MAX_OFFERED as usize, None).await?;
     let words = newest.iter().map(|job| {
         let name = &job.request.name;
         (job.name(), format!("{}, {name}", job.state().as_str()))

@@ -7,6 +7,7 @@ use arvados_client::error::StatusCode;
 use arvados_client::filter::Query;
 use arvados_client::records::{Container, ContainerRequest, RequestState};
 use arvados_client::{Client, ContainerRequestUuid, ContainerUuid};
+use futures_util::future::join_all;
 use serde_json::{Map, Value, json};
 
 use crate::error::CliError;
@@ -18,6 +19,8 @@ use crate::text::strip_control;
 
 /// Maximum number of uuids in one filter.
 const MAX_FILTERED: usize = 1000;
+/// Number of jobs that are stopped at once on a server that stops one with each call.
+const AT_ONCE: usize = 8;
 
 /// The text with the names of jobs for the uuids of their containers, as far as they are found.
 pub async fn with_names(client: &Client, mut text: String) -> String {
@@ -141,6 +144,25 @@ pub async fn refresh(client: &Client, job: &Job) -> Result<Job, CliError> {
     Ok(fresh)
 }
 
+/// Fetches the current state of jobs. One that is not found stays as it was.
+pub async fn refresh_all(client: &Client, jobs: Vec<Job>) -> Result<Vec<Job>, CliError> {
+    let uuids: Vec<&str> = jobs.iter().map(|job| job.request.uuid.as_str()).collect();
+    let mut requests = Vec::new();
+    for uuids in uuids.chunks(MAX_FILTERED) {
+        let query = Query::new().filter("uuid", "in", uuids);
+        let found = client.all::<ContainerRequest>(REQUESTS, query, |r| r.uuid.as_str());
+        requests.extend(found.await?);
+    }
+    let containers = containers_of(client, &requests).await?;
+    let fresh = join(requests, &containers, "").into_iter();
+    let mut fresh: HashMap<_, _> = fresh.map(|job| (job.request.uuid.clone(), job)).collect();
+    let refreshed = jobs.into_iter().map(|job| Job {
+        number: job.number,
+        ..fresh.remove(&job.request.uuid).unwrap_or(job)
+    });
+    Ok(refreshed.collect())
+}
+
 /// Fetches the container of a request, if this token can read it. `readable` is the container
 /// that this token could read before.
 async fn container(
@@ -225,21 +247,48 @@ pub async fn set_priority(client: &Client, job: &Job, priority: i64) -> Result<b
     }
 }
 
-/// Stops a job with a priority of 0 and these properties, at once: with the priority alone, it
+/// Stops jobs with a priority of 0 and these properties, at once: with the priority alone, they
 /// would be on hold for a moment. A server whose vocabulary does not allow them gets the priority.
 pub async fn stop(
     client: &Client,
-    job: &Job,
-    properties: Map<String, Value>,
+    jobs: impl Iterator<Item = &Job>,
+    properties: impl Fn(&Job) -> Map<String, Value>,
 ) -> Result<(), CliError> {
-    let change = json!({"priority": 0, "properties": properties});
-    let stopped = client.update_container_request(&job.request.uuid, change);
-    match stopped.await {
-        Ok(_) => Ok(()),
-        // Or it has ended meanwhile.
-        Err(error) if error.is_refused() => set_priority(client, job, 0).await.map(|_| ()),
-        Err(error) => Err(error.into()),
+    let most = client.discovery().await?.bulk().updates;
+    let change = |job: &Job| json!({"priority": 0, "properties": properties(job)});
+    let jobs: Vec<&Job> = jobs.collect();
+    let one_by_one = async |job: &Job| {
+        let uuid = &job.request.uuid;
+        client.update_container_request(uuid, change(job)).await
+    };
+    let mut refused = Vec::new();
+    for jobs in jobs.chunks(most.max(AT_ONCE)) {
+        let answers = match most {
+            // A real Arvados has no such call.
+            1 => join_all(jobs.iter().map(|job| one_by_one(job))).await,
+            _ => {
+                let item = |job: &&Job| {
+                    let mut item = change(job);
+                    item["uuid"] = json!(job.request.uuid);
+                    item
+                };
+                let items = jobs.iter().map(item).collect();
+                client.update_container_requests(items).await?
+            }
+        };
+        for (job, answer) in jobs.iter().zip(answers) {
+            match answer {
+                Ok(_) => {}
+                // Or it has ended meanwhile.
+                Err(error) if error.is_refused() => refused.push(job),
+                Err(error) => return Err(error.into()),
+            }
+        }
     }
+    for job in refused {
+        set_priority(client, job, 0).await?;
+    }
+    Ok(())
 }
 
 /// The user's jobs that have not ended.
@@ -286,23 +335,46 @@ fn join(
     with_container.collect()
 }
 
-/// Fetches the newest jobs that match, with their containers, and the number of all that match.
+/// Fetches the newest jobs that match and are wanted, at most `limit`, and the number of all, if
+/// that is known. Which are wanted is known only here: then all pages are read that are needed.
 pub async fn newest(
     client: &Client,
     query: Query,
-    limit: u64,
-) -> Result<(Vec<Job>, u64), CliError> {
-    let query = query
-        .filter(&format!("properties.{REMOVED_PROPERTY}"), "exists", false)
-        .order("created_at desc")
-        .limit(limit)
-        .counted();
+    limit: usize,
+    is_wanted: Option<&dyn Fn(&Job) -> bool>,
+) -> Result<(Vec<Job>, Option<usize>), CliError> {
+    let query = query.filter(&format!("properties.{REMOVED_PROPERTY}"), "exists", false);
+    let page_size = match is_wanted {
+        Some(_) => MAX_FILTERED,
+        None => limit.min(MAX_FILTERED),
+    };
+    let head = query.clone().order("created_at desc").counted();
+    let head = head.limit(page_size as u64);
     let (user, page) = tokio::try_join!(
         client.current_user(),
-        client.page::<ContainerRequest>(REQUESTS, &query)
+        client.page::<ContainerRequest>(REQUESTS, &head)
     )?;
-    let available = page.items_available.unwrap_or(page.items.len() as u64);
-    let containers = containers_of(client, &page.items).await?;
-    let jobs = join(page.items, &containers, user.uuid.as_str());
+    let wanted = async |requests: Vec<ContainerRequest>| -> Result<Vec<Job>, CliError> {
+        let containers = containers_of(client, &requests).await?;
+        let mut jobs = join(requests, &containers, user.uuid.as_str());
+        jobs.retain(|job| is_wanted.is_none_or(|is_wanted| is_wanted(job)));
+        Ok(jobs)
+    };
+    let all = page.items_available.map(|all| all as usize);
+    let is_part = all.is_none_or(|all| page.items.len() < all);
+    let mut jobs = wanted(page.items).await?;
+    let mut available = match is_wanted {
+        Some(_) if is_part => None,
+        Some(_) => Some(jobs.len()),
+        None => all,
+    };
+    if is_part && jobs.len() < limit {
+        let requests = client.all::<ContainerRequest>(REQUESTS, query, |r| r.uuid.as_str());
+        let mut requests = requests.await?;
+        requests.sort_by(|a, b| (b.created_at, &b.uuid).cmp(&(a.created_at, &a.uuid)));
+        jobs = wanted(requests).await?;
+        available = Some(jobs.len());
+    }
+    jobs.truncate(limit);
     Ok((jobs, available))
 }

@@ -1,5 +1,6 @@
 //! Bulk requests, an extension of this server: `bulk_create` of tokens and log entries, `bulk_lock`
-//! of containers. The discovery document announces them, and `docs/bulk.md` describes them.
+//! of containers, `bulk_update` of container requests. The discovery document announces them, and
+//! `docs/bulk.md` describes them.
 //!
 //! Each item runs the code of the single request in a savepoint. Its reply is that request's reply,
 //! or the status and errors of its rejection. All items share one transaction.
@@ -11,13 +12,15 @@ use super::call::{Call, Reply};
 use super::route::Route;
 use super::{containers, logs, render, tokens};
 use crate::auth::Caller;
-use crate::container::lifecycle;
+use crate::container::{lifecycle, request};
 use crate::error::{ApiError, Result};
-use crate::schema::{LOGS, TOKENS};
+use crate::schema::{CONTAINER_REQUESTS, LOGS, TOKENS};
 use crate::store::transaction::Tx;
 
 /// Maximum number of items of one request; the writer does nothing else meanwhile.
 pub const MAX_BULK_ITEMS: usize = 250;
+/// The same for `bulk_update`, which any user may call, and which may change many other records.
+pub const MAX_BULK_UPDATES: usize = 50;
 
 pub const ROUTES: &[Route] = &[
     Route::new("POST", "containers/bulk_lock", lock_containers),
@@ -27,6 +30,7 @@ pub const ROUTES: &[Route] = &[
         create_tokens,
     ),
     Route::new("POST", "logs/bulk_create", create_logs),
+    Route::new("POST", "container_requests/bulk_update", update_requests),
 ];
 
 /// `POST api_client_authorizations/bulk_create`: each item has the attributes of a single request.
@@ -57,13 +61,42 @@ fn create_logs(call: &Call, _: &str) -> Result<Reply> {
     }))
 }
 
+/// `POST container_requests/bulk_update`: each item has the uuid and the attributes of a single
+/// request.
+fn update_requests(call: &Call, _: &str) -> Result<Reply> {
+    let wanted: Vec<_> = items(call, MAX_BULK_UPDATES)?
+        .into_iter()
+        .map(|item| {
+            let Value::Object(mut attributes) = item else {
+                return Err(ApiError::invalid("an item must be an object"));
+            };
+            let Some(Value::String(uuid)) = attributes.remove("uuid") else {
+                return Err(ApiError::invalid("an item has no uuid"));
+            };
+            let path = format!("/arvados/v1/container_requests/{uuid}");
+            match call.caller.may_request("PUT", &path) {
+                true => Ok((uuid, attributes)),
+                false => Err(ApiError::OutOfScope),
+            }
+        })
+        .collect();
+    let caller = call.caller.clone();
+    let update = move |tx: &Tx<'_>, (uuid, attributes): (String, Map<String, Value>)| {
+        request::update(tx, &caller, &uuid, &attributes, None)
+    };
+    let updated = write_each(call, wanted, update, || ())?;
+    Ok(render_items(updated, |request| {
+        render::record(&CONTAINER_REQUESTS, request, None)
+    }))
+}
+
 /// The attributes of each record to create. The caller needs permission for the single request at
 /// path `single`.
 fn parse_records(call: &Call, single: &str) -> Result<Vec<Result<Map<String, Value>>>> {
     if !call.caller.may_request("POST", single) {
         return Err(ApiError::OutOfScope);
     }
-    let each = items(call)?
+    let each = items(call, MAX_BULK_ITEMS)?
         .into_iter()
         .map(|item| match item {
             Value::Object(attributes) => Ok(attributes),
@@ -82,7 +115,7 @@ struct LockItem {
 /// `POST containers/bulk_lock`: each item names a container, the token to lock it with, and the
 /// etag that was seen.
 fn lock_containers(call: &Call, _: &str) -> Result<Reply> {
-    let wanted: Vec<Result<LockItem>> = items(call)?
+    let wanted: Vec<Result<LockItem>> = items(call, MAX_BULK_ITEMS)?
         .into_iter()
         .map(|item| parse_lock_item(call, &item))
         .collect();
@@ -114,14 +147,14 @@ fn parse_lock_item(call: &Call, item: &Value) -> Result<LockItem> {
     }
 }
 
-fn items(call: &Call) -> Result<Vec<Value>> {
+fn items(call: &Call, most: usize) -> Result<Vec<Value>> {
     let Value::Array(items) = call.params.get("items") else {
         return Err(ApiError::invalid("items must be an array"));
     };
     match items.len() {
-        0..=MAX_BULK_ITEMS => Ok(items),
+        many if many <= most => Ok(items),
         many => Err(ApiError::invalid(format!(
-            "{many} items exceed the maximum of {MAX_BULK_ITEMS} for one request"
+            "{many} items exceed the maximum of {most} for one request"
         ))),
     }
 }

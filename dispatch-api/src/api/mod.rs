@@ -57,9 +57,14 @@ pub fn routes() -> impl Iterator<Item = &'static Route> {
 /// Whether the call removes something, or stops a job.
 fn frees_space(route: &Route, call: &Call) -> bool {
     let priority = || call.params.get("container_request")["priority"].clone();
+    let stops_all = || match call.params.get("items").as_array() {
+        Some(items) => items.iter().all(|item| item["priority"] == 0),
+        None => false,
+    };
     match (route.method, route.path) {
         ("DELETE", _) | (_, "collections/collect_garbage") => true,
         ("PUT", "container_requests/{}") => priority() == 0,
+        ("POST", "container_requests/bulk_update") => stops_all(),
         _ => false,
     }
 }

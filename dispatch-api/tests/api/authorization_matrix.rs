@@ -99,6 +99,7 @@ const ROWS: &[(&str, &str, &str)] = &[
     ("GET containers/{}/secret_mounts", "running", "f---ff+fff"),
     ("GET containers/{}/secret_mounts", "shared", "f-ffffffff"),
     ("POST containers/bulk_lock", "", "+++++++fff"),
+    ("POST container_requests/bulk_update", "", "+++++++fff"),
     ("GET api_client_authorizations", "", "++++++ffff"),
     ("POST api_client_authorizations", "own", "++++++ffff"),
     (

@@ -165,6 +165,49 @@ async fn each_log_entry_is_judged_by_itself() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn each_change_of_a_request_is_judged_by_itself() {
+    let fixture = Fixture::new().await;
+    fixture.image().await;
+    let mut own = Vec::new();
+    for _ in 0..3 {
+        let request = fixture.submit(json!({"use_existing": false})).await;
+        own.push(request["uuid"].as_str().unwrap().to_owned());
+    }
+    let plain = fixture.plain_user("plain").await;
+    let update = async |api: &Api, items: Value| {
+        let path = "container_requests/bulk_update";
+        api.post(path, json!({"items": items})).await
+    };
+    let stop = |uuid: &str| json!({"uuid": uuid, "priority": 0, "properties": {"why": "test"}});
+    let foreign = update(&plain, json!([stop(&own[0])])).await.ok();
+    assert_eq!(foreign["items"][0]["status"], 404, "{foreign:#}");
+    let nonsense = json!({"uuid": own[1], "nonsense": 1});
+    let items = json!([stop(&own[0]), nonsense, {"priority": 0}, 5, stop(&own[2])]);
+    let answers = update(&fixture.admin, items).await.ok();
+    let answers = answers["items"].as_array().unwrap();
+    let seen: Vec<_> = answers.iter().map(|a| a["status"].as_u64()).collect();
+    let refused = Some(422);
+    assert_eq!(
+        seen,
+        [None, refused, refused, refused, None],
+        "{answers:#?}"
+    );
+    for (uuid, priority) in [(&own[0], 0), (&own[1], 500), (&own[2], 0)] {
+        let path = format!("container_requests/{uuid}");
+        let request = fixture.admin.get(&path).await.ok();
+        assert_eq!(request["priority"], priority, "{request:#}");
+        let stopped = request["properties"]["why"] == "test";
+        assert_eq!(stopped, priority == 0, "{request:#}");
+    }
+    let bulk_only = json!({"scopes": ["POST /arvados/v1/container_requests/bulk_update"]});
+    let bulk_only = fixture.token(bulk_only).await;
+    let refused = update(&bulk_only, json!([stop(&own[1])])).await.ok();
+    assert_eq!(refused["items"][0]["status"], 403, "{refused:#}");
+    let too_many = json!(vec![stop(&own[1]); 51]);
+    update(&fixture.admin, too_many).await.error_of(422);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn many_are_for_whoever_may_have_one_and_not_for_more_than_announced() {
     let fixture = Fixture::new().await;
     let path = "/arvados/v1/api_client_authorizations/bulk_create";

@@ -317,6 +317,7 @@ async fn there_are_no_bulk_calls_and_nothing_of_ours_in_the_discovery_document()
         "containers/bulk_lock",
         "api_client_authorizations/bulk_create",
         "logs/bulk_create",
+        "container_requests/bulk_update",
     ] {
         fixture
             .admin

@@ -1,9 +1,6 @@
 //! `dispatch kill`: stops jobs by setting their priority to 0.
 
-use arvados_client::Client;
-use arvados_client::records::User;
 use clap::Args;
-use futures_util::{StreamExt, stream};
 use serde_json::json;
 
 use super::user::shown_name;
@@ -16,8 +13,6 @@ use crate::selection::{Scope, Selection};
 use crate::session::Session;
 use crate::text::plural;
 
-/// Number of jobs that are stopped at once.
-const MAX_AT_ONCE: usize = 8;
 /// Maximum number of jobs that get a sentence each.
 const MAX_SENTENCES: usize = 20;
 
@@ -41,45 +36,35 @@ pub async fn run(args: Kill, session: &Session, out: Output) -> Result<(), CliEr
     jobs.reverse();
     jobs.sort_by_key(|job| matches!(job.state(), JobState::Locked | JobState::Running));
     let is_summed_up = jobs.len() > MAX_SENTENCES;
-    let (mut killed, mut stopping) = (0, 0);
-    let stopped = jobs.into_iter().map(|job| stop(client, &user, job));
-    let mut stopped = stream::iter(stopped).buffered(MAX_AT_ONCE);
-    while let Some(stopped) = stopped.next().await {
-        let (job, before) = stopped?;
-        let message = sentence(&job, before);
+    let before: Vec<JobState> = jobs.iter().map(Job::state).collect();
+    let open = jobs.iter().filter(|job| !job.state().has_ended());
+    jobs::stop(client, open, |job| {
+        let mut properties = job.properties();
+        properties.insert(KILLED_PROPERTY.to_owned(), true.into());
+        if user_uuid(job).is_some_and(|owner| owner != user.uuid.as_str()) {
+            properties.insert(KILLED_BY_PROPERTY.to_owned(), shown_name(&user).into());
+        }
+        properties
+    })
+    .await?;
+    // If one has ended meanwhile, that is told.
+    let jobs = jobs::refresh_all(client, jobs).await?;
+    let stopping = jobs.iter().filter(|job| job.state() == JobState::Stopping);
+    let (stopping, all) = (stopping.count(), jobs.len());
+    for (job, before) in jobs.into_iter().zip(before) {
         match out.json {
             true => out.json(&json!({
                 "id": job.number, "uuid": job.request.uuid, "before": before.as_str(), "state": job.state().as_str(),
             }))?,
-            false if is_summed_up => match job.state() {
-                JobState::Stopping => stopping += 1,
-                _ => killed += 1,
-            },
-            false => eprint_note(&message),
+            false if is_summed_up => {}
+            false => eprint_note(&sentence(&job, before)),
         }
     }
     if is_summed_up && !out.json {
-        let killed = plural(killed, "job");
+        let killed = plural((all - stopping) as u64, "job");
         eprint_note(&format!("{killed} cancelled, {stopping} being stopped"));
     }
     Ok(())
-}
-
-/// Stops a job that has not ended. Returns it with its state before.
-async fn stop(client: &Client, user: &User, job: Job) -> Result<(Job, JobState), CliError> {
-    let before = job.state();
-    if before.has_ended() {
-        return Ok((job, before));
-    }
-    // Its number may have changed since.
-    let mut properties = jobs::refresh(client, &job).await?.properties();
-    properties.insert(KILLED_PROPERTY.to_owned(), true.into());
-    if user_uuid(&job).is_some_and(|owner| owner != user.uuid.as_str()) {
-        properties.insert(KILLED_BY_PROPERTY.to_owned(), shown_name(user).into());
-    }
-    jobs::stop(client, &job, properties).await?;
-    // If it has ended meanwhile, that is told.
-    Ok((jobs::refresh(client, &job).await?, before))
 }
 
 fn sentence(job: &Job, before: JobState) -> String {

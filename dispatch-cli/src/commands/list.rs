@@ -51,9 +51,9 @@ pub struct List {
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t)]
     pub output: Format,
     /// Maximum number of jobs to show
-    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=1000))]
-    pub limit: u64,
-    /// Show as many jobs as the server returns at once (1000)
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
+    pub limit: u32,
+    /// Show all jobs
     #[arg(long, conflicts_with = "limit")]
     pub all: bool,
     /// Show the peak memory of ended jobs, which reads the log of each job
@@ -86,9 +86,6 @@ pub enum Format {
 const DROP_ORDER: [&str; 9] = [
     "UUID", "PROJECT", "USER", "PRIO", "CPUS", "MEM", "AGE", "TIME", "PEAK MEM",
 ];
-/// Number of the newest jobs among which those of a state are looked for.
-const MAX_LOOKED_AT: u64 = 1000;
-
 /// Time between two lists of `--watch`.
 const WATCH_INTERVAL: Duration = Duration::from_secs(2);
 /// Moves to the top left of a terminal and clears it.
@@ -129,23 +126,20 @@ async fn show(args: &List, session: &Session, mut out: Output) -> Result<(), Cli
         let from = now.saturating_sub(since).unwrap_or(now);
         query = query.filter("created_at", ">=", from.to_string());
     }
-    let limit = if args.all { MAX_LOOKED_AT } else { args.limit };
+    let limit = if args.all {
+        usize::MAX
+    } else {
+        args.limit as usize
+    };
     // The server keeps a job that was killed before it started, so these are selected here, too.
     let is_filtered_here = args.failed || args.active || !args.status.is_empty();
-    let looked_at = match is_filtered_here {
-        true => MAX_LOOKED_AT,
-        false => limit,
+    let is_wanted = |job: &Job| {
+        let state = job.state();
+        let is_in_state = args.status.is_empty() || args.status.contains(&state);
+        is_in_state && !(args.active && state.has_ended()) && (!args.failed || job.has_failed())
     };
-    let (mut jobs, mut available) = jobs::newest(client, query, looked_at).await?;
-    if is_filtered_here {
-        jobs.retain(|job| {
-            let state = job.state();
-            let is_in_state = args.status.is_empty() || args.status.contains(&state);
-            is_in_state && !(args.active && state.has_ended()) && (!args.failed || job.has_failed())
-        });
-        available = jobs.len() as u64;
-        jobs.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
-    }
+    let is_wanted = is_filtered_here.then_some(&is_wanted as &dyn Fn(&Job) -> bool);
+    let (jobs, available) = jobs::newest(client, query, limit, is_wanted).await?;
     let begin = || {
         if args.watch {
             out.bytes(CLEAR_SCREEN)?;
@@ -159,7 +153,9 @@ async fn show(args: &List, session: &Session, mut out: Output) -> Result<(), Cli
     };
     if args.output == Format::Ids {
         begin()?;
-        return jobs.iter().try_for_each(|job| out.line(&job.name()));
+        jobs.iter().try_for_each(|job| out.line(&job.name()))?;
+        note_rest(jobs.len(), available);
+        return Ok(());
     }
     let names = OwnerNames::of(client, &jobs).await;
     let peaks = match args.usage {
@@ -183,9 +179,8 @@ async fn show(args: &List, session: &Session, mut out: Output) -> Result<(), Cli
     }
     if jobs.is_empty() {
         eprint_note(&match is_filtered_here {
-            true => format!("no such jobs among the newest {looked_at}"),
-            false if args.selects() => "no such jobs".to_owned(),
-            false => "no jobs; submit one with: dispatch submit".to_owned(),
+            false if !args.selects() => "no jobs; submit one with: dispatch submit".to_owned(),
+            _ => "no such jobs".to_owned(),
         });
         return Ok(());
     }
@@ -231,14 +226,18 @@ async fn show(args: &List, session: &Session, mut out: Output) -> Result<(), Cli
         Format::Wide => out.wide_table(&header, rows)?,
         _ => out.narrow_table(header, rows, drop_order(&jobs))?,
     }
-    if available > jobs.len() as u64 {
-        eprint_note(&format!(
-            "{} of {available} jobs; see more with --limit{}",
-            jobs.len(),
-            if args.all { "" } else { " or --all" }
-        ));
-    }
+    note_rest(jobs.len(), available);
     Ok(())
+}
+
+/// Says that there are more jobs than those that are shown.
+fn note_rest(shown: usize, available: Option<usize>) {
+    let of = match available {
+        Some(available) if available <= shown => return,
+        Some(available) => format!(" of {available} jobs"),
+        None => " such jobs, the newest".to_owned(),
+    };
+    eprint_note(&format!("{shown}{of}; see more with --limit or --all"));
 }
 
 /// A job without a number is known by its uuid alone.

@@ -1,6 +1,7 @@
 //! What is said of many jobs at once, and of jobs that were stopped or submitted once more.
 
 use arvados_client::client::Call;
+use futures_util::{StreamExt, stream};
 use http::Method;
 use serde_json::{Value, json};
 
@@ -32,6 +33,49 @@ async fn many_jobs_that_are_killed_have_one_sentence() {
         explained.starts_with("Job 2 was stopped with 'dispatch kill'; its command did not run."),
         "{explained}"
     );
+}
+
+/// A list is complete, however long it is, and many jobs are stopped by few calls.
+#[tokio::test(flavor = "multi_thread")]
+async fn more_than_a_thousand_jobs_are_listed_and_killed() {
+    const JOBS: usize = 1040;
+    let fixture = Fixture::with_image().await;
+    let first = fixture.submit("first").await;
+    fixture.start(&first).await;
+    fixture.finish(&first, 1, &[], &[]).await;
+    let path = format!("container_requests/{}", first.uuid);
+    let like: Value = fixture.user.send(Call::get(path)).await.unwrap();
+    let made = (1..JOBS).map(|n| {
+        let mut new = json!({"name": "more", "command": ["tool", n.to_string()], "state": "Committed", "priority": 500});
+        for name in ["container_image", "mounts", "output_path", "runtime_constraints"] {
+            new[name] = like[name].clone();
+        }
+        fixture.user.create_container_request(new)
+    });
+    let made: Vec<_> = stream::iter(made).buffer_unordered(8).collect().await;
+    made.into_iter().for_each(|made| drop(made.unwrap()));
+
+    let failed = fixture.run(&["list", "--failed", "-o", "ids"]).await;
+    assert_eq!((failed.out.as_str(), failed.err.as_str()), ("1\n", ""));
+    let ids = async |more: &[&str]| {
+        let listed = fixture.run(&[&["list", "-o", "ids"], more].concat()).await;
+        (listed.out.lines().count(), listed.err)
+    };
+    assert_eq!(ids(&["--all"]).await, (JOBS, String::new()));
+    assert_eq!(ids(&["--active", "--limit", "1020"]).await.0, 1020);
+    let (shown, note) = ids(&["--limit", "1010"]).await;
+    let expected = "1010 of 1040 jobs; see more with --limit or --all\n";
+    assert_eq!((shown, note.as_str()), (1010, expected));
+    let (shown, note) = ids(&["--status", "Queued", "--limit", "2"]).await;
+    let expected = "2 such jobs, the newest; see more with --limit or --all\n";
+    assert_eq!((shown, note.as_str()), (2, expected));
+
+    let (proxy, command) = fixture.proxy();
+    let killed = run(command(&["kill", "--all"])).await;
+    assert_eq!(killed.err, "1039 jobs cancelled, 0 being stopped\n");
+    assert_eq!(ids(&["--active", "--all"]).await, (0, String::new()));
+    let calls = proxy.count(Method::POST, "container_requests/bulk_update");
+    assert_eq!(calls, JOBS.div_ceil(50));
 }
 
 #[tokio::test(flavor = "multi_thread")]

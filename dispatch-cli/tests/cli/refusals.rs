@@ -64,7 +64,10 @@ async fn commands_outlast_a_while_in_which_their_token_is_refused() {
             "submit --image tool -- tool",
             while_refused(Method::POST, "container_requests"),
         ),
-        ("kill 1", while_refused(Method::PUT, "container_requests/*")),
+        (
+            "kill 1",
+            while_refused(Method::POST, "container_requests/bulk_update"),
+        ),
     ];
     let (proxy, command) = fixture.proxy();
     for (line, rule) in rows {

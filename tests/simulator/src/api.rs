@@ -234,6 +234,7 @@ impl Api for SimApi {
             Ok(Bulk {
                 starts: world.max_bulk,
                 logs: world.max_bulk,
+                updates: 1,
             })
         })
         .await

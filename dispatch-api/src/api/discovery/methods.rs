@@ -40,7 +40,10 @@ fn method(resource: &Resource, name: &str, route: &Route) -> Value {
     let mut described = describe(resource.table, name, route.method, &path);
     if route.is_extension() {
         // See `docs/bulk.md`.
-        let most = bulk::MAX_BULK_ITEMS;
+        let most = match name {
+            "bulk_update" => bulk::MAX_BULK_UPDATES,
+            _ => bulk::MAX_BULK_ITEMS,
+        };
         described["description"] = format!(
             "An extension of dispatch-api: {name} of up to {most} {}, each answered by itself.",
             resource.table

@@ -8,7 +8,7 @@ use super::NewToken;
 use crate::client::{Call, Client};
 use crate::error::{ApiError, Error, StatusCode};
 use crate::ids::ContainerUuid;
-use crate::records::{Authorization, Discovery, LockReply};
+use crate::records::{Authorization, ContainerRequest, Discovery, LockReply};
 use crate::token::Token;
 
 /// A lock to request.
@@ -32,11 +32,17 @@ pub struct Bulk {
     pub starts: usize,
     /// Log entries.
     pub logs: usize,
+    /// Changes of container requests.
+    pub updates: usize,
 }
 
 impl Bulk {
     /// Limits of a server without bulk calls.
-    pub const NONE: Bulk = Bulk { starts: 1, logs: 1 };
+    pub const NONE: Bulk = Bulk {
+        starts: 1,
+        logs: 1,
+        updates: 1,
+    };
 }
 
 /// A log entry to create.
@@ -65,6 +71,7 @@ impl Discovery {
         Bulk {
             starts: items(both),
             logs: items(max_items("logs", "bulk_create")),
+            updates: items(max_items("container_requests", "bulk_update")),
         }
     }
 }
@@ -115,13 +122,33 @@ impl Client {
         Ok(made.into_iter().map(|one| one.map(drop)).collect())
     }
 
+    /// Changes container requests: each item has the uuid of one and the attributes to change.
+    pub async fn update_container_requests(
+        &self,
+        items: Vec<Value>,
+    ) -> Result<Each<ContainerRequest>, Error> {
+        let (path, requested) = ("container_requests/bulk_update", items.len());
+        let call = Call::post(path, json!({"items": items})).repeatable();
+        self.send_bulk(path, requested, call).await
+    }
+
     async fn bulk<T: DeserializeOwned>(
         &self,
         path: &str,
         items: Vec<Value>,
     ) -> Result<Each<T>, Error> {
         let requested = items.len();
-        let reply: BulkReply = self.send(Call::post(path, json!({"items": items}))).await?;
+        let call = Call::post(path, json!({"items": items}));
+        self.send_bulk(path, requested, call).await
+    }
+
+    async fn send_bulk<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        requested: usize,
+        call: Call,
+    ) -> Result<Each<T>, Error> {
+        let reply: BulkReply = self.send(call).await?;
         let unreadable = |source| Error::Undecodable {
             host: self.endpoint().host.clone(),
             call: format!("POST {path}"),
@@ -153,22 +180,30 @@ mod tests {
 
     #[test]
     fn only_a_server_that_has_both_calls_is_asked_for_many() {
-        let methods = |tokens: Value, locks: Value, logs: Value| -> Discovery {
+        let methods = |tokens: Value, locks: Value, logs: Value, requests: Value| -> Discovery {
             let document = json!({"resources": {
                 "api_client_authorizations": {"methods": tokens},
                 "containers": {"methods": locks},
                 "logs": {"methods": logs},
+                "container_requests": {"methods": requests},
             }});
             serde_json::from_value(document).unwrap()
         };
         let create = json!({"bulk_create": {"maxItems": 250}});
         let lock = json!({"bulk_lock": {"maxItems": 100}});
+        let update = json!({"bulk_update": {"maxItems": 50}});
+        let none = || json!({});
+        let bulk = |starts, logs, updates| Bulk {
+            starts,
+            logs,
+            updates,
+        };
         #[rustfmt::skip]
         let rows = [
-            (methods(create.clone(), lock.clone(), create.clone()), Bulk { starts: 100, logs: 250 }),
-            (methods(create.clone(), lock.clone(), json!({})), Bulk { starts: 100, logs: 1 }),
-            (methods(create.clone(), json!({}), create), Bulk { starts: 1, logs: 250 }),
-            (methods(json!({"create": {}}), lock, json!({})), Bulk::NONE),
+            (methods(create.clone(), lock.clone(), create.clone(), update), bulk(100, 250, 50)),
+            (methods(create.clone(), lock.clone(), none(), none()), bulk(100, 1, 1)),
+            (methods(create.clone(), none(), create, none()), bulk(1, 250, 1)),
+            (methods(json!({"create": {}}), lock, none(), none()), Bulk::NONE),
             (serde_json::from_value(json!({"resources": []})).unwrap(), Bulk::NONE),
             (serde_json::from_value(json!({})).unwrap(), Bulk::NONE),
         ];
