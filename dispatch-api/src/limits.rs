@@ -23,8 +23,8 @@ pub const MAX_BODY_BYTES: u64 = 64 << 20;
 pub const MAX_CONCURRENT_REQUESTS: usize = 96;
 /// Maximum number of these requests for one administrator or attempt: dispatchers are among them.
 const MAX_CONCURRENT_TRUSTED_REQUESTS: usize = 64;
-/// Maximum number of these requests for another user, for each processor of the machine.
-const MAX_CONCURRENT_REQUESTS_PER_PROCESSOR: usize = 2;
+/// Minimum of the number of these requests for another user, which is one for each processor.
+const MIN_CONCURRENT_REQUESTS_OF_USER: usize = 2;
 /// Maximum number of these requests for one address without a valid token.
 const MAX_CONCURRENT_ANONYMOUS_REQUESTS: usize = 16;
 /// Maximum number of tokens that are checked at the same time. A check takes less than 1 ms.
@@ -137,8 +137,7 @@ impl Limits {
                 MAX_ANONYMOUS_WEBSOCKETS_PER_CLIENT,
             ),
             ClientKey::User(_) => (
-                (MAX_CONCURRENT_REQUESTS_PER_PROCESSOR * processors)
-                    .min(MAX_CONCURRENT_REQUESTS / 2),
+                processors.clamp(MIN_CONCURRENT_REQUESTS_OF_USER, MAX_CONCURRENT_REQUESTS / 2),
                 MAX_WEBSOCKETS_PER_CLIENT,
             ),
             ClientKey::Admin(_) | ClientKey::Attempt(_) => {
