@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use rusqlite::Connection;
 use serde_json::Value;
 
 use super::params::Params;
 use crate::app::App;
 use crate::auth::Caller;
+use crate::auth::permission;
 use crate::error::Result;
 use crate::store::transaction::Tx;
 use crate::store::writer::WriteOrigin;
@@ -31,6 +33,9 @@ impl Call {
         F: FnOnce(&Tx<'_>) -> Result<T> + Send + 'static,
         T: Send + 'static,
     {
+        // So that the writer only looks at what has changed since.
+        let prepare = |connection: &Connection| permission::prepare(connection, &self.caller);
+        self.app.readers.read(prepare)?;
         self.app.writer.write(self.origin.clone(), work)
     }
 }

@@ -2,9 +2,11 @@
 
 pub mod attempt_token;
 mod authenticate;
+mod graph;
 mod identity;
 pub mod permission;
 mod reach;
+mod readable;
 mod routes;
 pub mod scope;
 pub mod secrets;

@@ -1,12 +1,12 @@
 //! Permissions to read and change records. All lists, requests, events and logs ask here.
 
 use rusqlite::Connection;
-use rusqlite::types::Value as SqlValue;
 
+use super::graph::Level;
 use super::identity::Identity;
-use super::reach::{Level, Reach};
+use super::reach::Reach;
+pub use super::readable::{find_readable, places_of_content, restrict_to_readable};
 use crate::clock;
-use crate::db::filter::Clause;
 use crate::db::rows;
 use crate::db::trash;
 use crate::error::{ApiError, Result};
@@ -16,117 +16,14 @@ use crate::schema::{self, Resource};
 /// Event types of the log entries that the server itself writes.
 const SERVER_EVENTS: [&str; 3] = ["create", "update", "delete"];
 
-/// Placeholders: owners, targets.
-const REACHED_SQL: &str =
-    "(owner_uuid IN (SELECT value FROM json_each(?)) OR uuid IN (SELECT value FROM json_each(?)))";
-
-/// Containers are read by those who read a request for them. Placeholders: owners, targets.
-const REQUESTED_SQL: &str = "IN (SELECT container_uuid FROM container_requests \
-    WHERE container_uuid IS NOT NULL AND (owner_uuid IN (SELECT value FROM json_each(?)) \
-    OR uuid IN (SELECT value FROM json_each(?))))";
-
-/// The links with which an administrator says which image a collection is. Those of others would
-/// name images for clients that take the newest of a name.
-const IMAGE_LINK_SQL: &str = "link_class LIKE 'docker\\_image\\_%' ESCAPE '\\' \
-    AND modified_by_user_uuid IN (SELECT uuid FROM users WHERE is_admin)";
-
-/// Links on a record that is reached. Placeholders: targets, owners, owners, owners.
-const LINKED_SQL: &str = "(head_uuid IN (SELECT value FROM json_each(?)) \
-    OR head_uuid IN (SELECT uuid FROM collections \
-                     WHERE owner_uuid IN (SELECT value FROM json_each(?))) \
-    OR head_uuid IN (SELECT uuid FROM container_requests \
-                     WHERE owner_uuid IN (SELECT value FROM json_each(?))) \
-    OR head_uuid IN (SELECT uuid FROM workflows \
-                     WHERE owner_uuid IN (SELECT value FROM json_each(?))))";
-
-/// Limits a listing to the records that the caller may read.
-pub fn restrict_to_readable(
-    connection: &Connection,
-    resource: &Resource,
-    caller: &Identity,
-    clause: &mut Clause,
-) -> Result<()> {
-    let me = SqlValue::Text(caller.user_uuid.clone());
-    if caller.is_admin {
-        if resource.table == "api_client_authorizations" {
-            // The tokens of the system user have no end; other administrators cannot read them.
-            let hidden = SqlValue::Text(system_user(caller));
-            clause.and("(owner_uuid <> ? OR owner_uuid = ?)", [hidden, me]);
+/// Finds what the caller reaches, and keeps it for the checks that follow.
+pub fn prepare(connection: &Connection, caller: &Identity) -> Result<()> {
+    if !caller.is_admin {
+        for level in [Level::Read, Level::Write, Level::Manage] {
+            Reach::of(connection, caller, level)?;
         }
-        return Ok(());
-    }
-    let read = Reach::of(connection, caller, Level::Read)?;
-    let (owners, targets) = (read.owners(), read.targets());
-    match resource.table {
-        "containers" => clause.and(
-            format!("(uuid = ? OR locked_by_uuid = ? OR uuid {REQUESTED_SQL})"),
-            [
-                SqlValue::Text(caller.container_uuid.clone().unwrap_or_default()),
-                SqlValue::Text(caller.token_uuid.clone()),
-                owners,
-                targets,
-            ],
-        ),
-        "users" => clause.and("uuid IN (SELECT value FROM json_each(?))", [targets]),
-        "api_client_authorizations" => clause.and("owner_uuid = ?", [me]),
-        "links" => {
-            let manage = Reach::of(connection, caller, Level::Manage)?;
-            let managed = manage.owners();
-            clause.and(
-                format!(
-                    "CASE link_class WHEN 'permission' \
-                     THEN owner_uuid = ? OR head_uuid = ? OR tail_uuid = ? OR {LINKED_SQL} \
-                     ELSE {REACHED_SQL} OR tail_uuid = ? \
-                     OR ({IMAGE_LINK_SQL} AND {LINKED_SQL}) END"
-                ),
-                [
-                    me.clone(),
-                    me.clone(),
-                    me.clone(),
-                    manage.targets(),
-                    managed.clone(),
-                    managed.clone(),
-                    managed,
-                    owners.clone(),
-                    targets.clone(),
-                    me,
-                    targets,
-                    owners.clone(),
-                    owners.clone(),
-                    owners,
-                ],
-            );
-        }
-        "logs" => clause.and(
-            format!(
-                "(owner_uuid = ? OR object_owner_uuid IN (SELECT value FROM json_each(?)) \
-                 OR object_uuid IN (SELECT value FROM json_each(?)) \
-                 OR object_uuid {REQUESTED_SQL})"
-            ),
-            [me, owners.clone(), targets.clone(), owners, targets],
-        ),
-        _ => clause.and(REACHED_SQL, [owners, targets]),
     }
     Ok(())
-}
-
-/// The system user of the caller's cluster.
-fn system_user(caller: &Identity) -> String {
-    let cluster = caller.user_uuid.get(..5).unwrap_or_default();
-    format!("{cluster}-tpzed-000000000000000")
-}
-
-/// A record by uuid, if the caller may read it.
-pub fn find_readable(
-    connection: &Connection,
-    resource: &Resource,
-    caller: &Identity,
-    uuid: &str,
-) -> Result<Option<Record>> {
-    let mut clause = Clause::default();
-    clause.and("uuid = ?", [SqlValue::Text(uuid.to_owned())]);
-    restrict_to_readable(connection, resource, caller, &mut clause)?;
-    Ok(rows::find(connection, resource, &clause.sql(), &clause.params())?.pop())
 }
 
 /// As [`find_readable`], but with status 404 for a missing or unreadable record.

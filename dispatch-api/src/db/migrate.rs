@@ -15,6 +15,7 @@ const LAYOUT_MIGRATIONS: &[&str] = &[
     include_str!("0006_reach_version.sql"),
     include_str!("0007_job_numbers.sql"),
     include_str!("0008_quotas.sql"),
+    include_str!("0009_readers.sql"),
 ];
 
 #[derive(Debug, thiserror::Error)]

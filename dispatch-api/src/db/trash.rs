@@ -24,32 +24,13 @@ pub const TRASHED_SQL: &str = "WITH RECURSIVE trashed(uuid) AS ( \
     SELECT groups.uuid FROM groups JOIN trashed ON groups.owner_uuid = trashed.uuid) \
     SELECT uuid FROM trashed";
 
-/// The projects around an owner that are in the trash.
-macro_rules! around_sql {
-    ($owner:literal, $now:literal) => {
-        concat!(
-            "WITH RECURSIVE around(uuid) AS (VALUES (",
-            $owner,
-            ") UNION SELECT groups.owner_uuid FROM groups JOIN around ON groups.uuid = around.uuid) \
-             SELECT 1 FROM groups JOIN around ON groups.uuid = around.uuid WHERE trash_at <= ",
-            $now
-        )
-    };
-}
-
 /// Whether one of the projects around is in the trash. Placeholders: the owner, the time now.
-const AROUND_SQL: &str = around_sql!("?1", "?2");
+const AROUND_SQL: &str = "WITH RECURSIVE around(uuid) AS (VALUES (?1) \
+    UNION SELECT groups.owner_uuid FROM groups JOIN around ON groups.uuid = around.uuid) \
+    SELECT 1 FROM groups JOIN around ON groups.uuid = around.uuid WHERE trash_at <= ?2";
 
 /// Whether the record itself is out of the trash. Placeholder: the time now.
 pub const NOT_TRASHED_SQL: &str = "is_trashed = 0 AND (trash_at IS NULL OR trash_at > ?)";
-
-/// Whether no project around a collection is in the trash: for few collections faster than
-/// [`TRASHED_SQL`]. Placeholder: the time now.
-pub const COLLECTION_NOT_IN_TRASH_SQL: &str = concat!(
-    "NOT EXISTS (",
-    around_sql!("collections.owner_uuid", "?"),
-    ")"
-);
 
 /// Whether the record itself is in the trash at `now`.
 pub fn is_trashed(record: &Record, now: &str) -> bool {

@@ -27,8 +27,13 @@ pub static ALL: [&Resource; 9] = [
     &WORKFLOWS,
 ];
 
+/// The part of a uuid that says its kind.
+pub fn infix(uuid: &str) -> &str {
+    uuid.split('-').nth(1).unwrap_or_default()
+}
+
 /// The resource of a uuid, by its infix.
 pub fn by_uuid(uuid: &str) -> Option<&'static Resource> {
-    let infix = uuid.split('-').nth(1)?;
+    let infix = infix(uuid);
     ALL.into_iter().find(|resource| resource.infix == infix)
 }
