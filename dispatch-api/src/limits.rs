@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError};
 
 use crate::auth::Identity;
+use crate::db::readers;
 use crate::error::{ApiError, Result};
 
 /// Maximum size in bytes of the body of an API request, and of a block.
@@ -23,8 +24,9 @@ pub const MAX_BODY_BYTES: u64 = 64 << 20;
 pub const MAX_CONCURRENT_REQUESTS: usize = 96;
 /// Maximum number of these requests for one administrator or attempt: dispatchers are among them.
 const MAX_CONCURRENT_TRUSTED_REQUESTS: usize = 64;
-/// Minimum of the number of these requests for another user, which is one for each processor.
-const MIN_CONCURRENT_REQUESTS_OF_USER: usize = 2;
+/// Maximum number of these requests for another user, if there are so many processors and one more:
+/// slow listings of one user leave connections to the database, and a processor, to the others.
+const MAX_CONCURRENT_REQUESTS_OF_USER: usize = readers::CONNECTIONS / 2;
 /// Maximum number of these requests for one address without a valid token.
 const MAX_CONCURRENT_ANONYMOUS_REQUESTS: usize = 16;
 /// Maximum number of tokens that are checked at the same time. A check takes less than 1 ms.
@@ -82,6 +84,8 @@ pub struct ClientShare {
     work: Arc<Semaphore>,
     memory_kib: Arc<Semaphore>,
     websockets: Arc<Semaphore>,
+    /// Events are sent to one websocket of a client at a time.
+    pub event_turns: Arc<Semaphore>,
 }
 
 /// Values that the command line sets.
@@ -137,7 +141,7 @@ impl Limits {
                 MAX_ANONYMOUS_WEBSOCKETS_PER_CLIENT,
             ),
             ClientKey::User(_) => (
-                processors.clamp(MIN_CONCURRENT_REQUESTS_OF_USER, MAX_CONCURRENT_REQUESTS / 2),
+                (processors - 1).clamp(1, MAX_CONCURRENT_REQUESTS_OF_USER),
                 MAX_WEBSOCKETS_PER_CLIENT,
             ),
             ClientKey::Admin(_) | ClientKey::Attempt(_) => {
@@ -149,6 +153,7 @@ impl Limits {
             work: semaphore(work),
             memory_kib: semaphore(kib(self.max_memory_per_client()) as usize),
             websockets: semaphore(websockets),
+            event_turns: semaphore(1),
         });
         shares.insert(key.clone(), share.clone());
         share
@@ -252,6 +257,7 @@ impl ClientShare {
                 &self.work,
                 &self.memory_kib,
                 &self.websockets,
+                &self.event_turns,
             ]
             .into_iter()
             .any(|semaphore| Arc::strong_count(semaphore) > 1)

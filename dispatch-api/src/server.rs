@@ -19,7 +19,7 @@ use crate::auth::attempt_token::{AttemptKey, AttemptTokenVerifier};
 use crate::blocks::signature::BlockSigner;
 use crate::blocks::store::BlockStore;
 use crate::bootstrap;
-use crate::db::readers::{QUERY_TIMEOUT, Readers};
+use crate::db::readers::{CONNECTIONS, QUERY_TIMEOUT, Readers};
 use crate::db::{self, MigrateError};
 use crate::disk_reserve::DiskReserve;
 use crate::emulation::faults::Faults;
@@ -42,7 +42,6 @@ use crate::state_dir::{StateDir, StateError};
 use crate::store::cluster_config::ClusterConfig;
 use crate::store::writer::Writer;
 
-const READER_CONNECTIONS: usize = 8;
 const TOKEN_READER_CONNECTIONS: usize = 2;
 /// Time that running requests have to finish after a stop.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
@@ -234,7 +233,7 @@ fn open_app(
         })?;
     let attempt_tokens = Arc::new(AttemptTokenVerifier::load(attempt_key, &connection)?);
     let readers =
-        Readers::open(&database, READER_CONNECTIONS, QUERY_TIMEOUT).map_err(MigrateError::from)?;
+        Readers::open(&database, CONNECTIONS, QUERY_TIMEOUT).map_err(MigrateError::from)?;
     let token_readers = Readers::open(&database, TOKEN_READER_CONNECTIONS, QUERY_TIMEOUT)
         .map_err(MigrateError::from)?;
     let access_log = options.access_log.as_deref().map(AccessLog::open);

@@ -9,6 +9,8 @@ use rusqlite::{Connection, OpenFlags};
 use super::deadline::Deadline;
 use crate::error::Result;
 
+/// Number of connections for the requests of all clients.
+pub const CONNECTIONS: usize = 8;
 /// Time after which the queries of a request are ended, because others wait for their connection.
 /// The wait for a connection does not count.
 pub const QUERY_TIMEOUT: Duration = Duration::from_secs(60);

@@ -19,7 +19,8 @@ pub struct Event {
     pub object_uuid: String,
     pub event_type: String,
     pub created_at: String,
-    body: Map<String, Value>,
+    /// The message without its number: the beginning of a JSON object.
+    text: String,
     /// Whether each user may receive it, once that was asked.
     decisions: Arc<Mutex<BTreeMap<String, Arc<OnceCell<bool>>>>>,
 }
@@ -60,21 +61,21 @@ impl Event {
         let event_at = to_microseconds(entry.text("event_at"));
         body.insert("event_at".into(), json!(event_at));
         body.insert("properties".into(), properties);
+        let mut text = Value::Object(body).to_string();
+        text.pop();
         Event {
             id: entry.int("id"),
             object_uuid: entry.text("object_uuid").to_owned(),
             event_type: entry.text("event_type").to_owned(),
             created_at: entry.text("created_at").to_owned(),
-            body,
+            text,
             decisions: Arc::default(),
         }
     }
 
     /// The message text for one connection.
     pub fn message(&self, message_id: u64) -> String {
-        let mut body = self.body.clone();
-        body.insert("msgID".into(), json!(message_id));
-        Value::Object(body).to_string()
+        format!("{},\"msgID\":{message_id}}}", self.text)
     }
 }
 

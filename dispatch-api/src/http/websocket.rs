@@ -1,5 +1,6 @@
 //! `/websocket`: subscriptions, replay, and live events.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -8,6 +9,7 @@ use axum::extract::{Request, State, WebSocketUpgrade};
 use axum::response::Response;
 use http::request::Parts;
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 use tokio::sync::broadcast::error::RecvError;
 use tracing::debug;
 
@@ -24,6 +26,8 @@ use crate::schema::LOGS;
 
 /// Timeout of sending one message; a slower client is disconnected.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time after which the other websockets of a client do not wait for one that receives slowly.
+const TURN_TIMEOUT: Duration = Duration::from_millis(20);
 const PING_INTERVAL: Duration = Duration::from_secs(45);
 /// Maximum age of log entries that a replay with `last_log_id` returns.
 const REPLAY_WINDOW: Duration = Duration::from_secs(600);
@@ -116,6 +120,7 @@ async fn accept(
         None => context.address_key(),
     };
     let permits = app.limits.admit_websocket(&key)?;
+    let turns = app.limits.share(&key).event_turns.clone();
     let app = app.clone();
     Ok(upgrade
         .max_message_size(MAX_MESSAGE_BYTES)
@@ -125,7 +130,7 @@ async fn accept(
         .max_write_buffer_size(MAX_WRITE_BUFFER_BYTES)
         .on_upgrade(move |socket| async move {
             let is_anonymous = caller.is_none();
-            let served = serve(app, caller, socket);
+            let served = serve(app, caller, socket, turns);
             match is_anonymous {
                 true => drop(tokio::time::timeout(ANONYMOUS_LIFETIME, served).await),
                 false => served.await,
@@ -144,9 +149,12 @@ struct Listener {
     last_id: i64,
     /// Time of the last successful token check.
     token_checked_at: Instant,
+    /// With one permit, which all websockets of the client share: what goes to hundreds of them
+    /// takes turns with the requests of others.
+    turns: Arc<Semaphore>,
 }
 
-async fn serve(app: Arc<App>, caller: Option<Caller>, socket: WebSocket) {
+async fn serve(app: Arc<App>, caller: Option<Caller>, socket: WebSocket, turns: Arc<Semaphore>) {
     let mut live = app.events.subscribe();
     let mut stop = app.subscribe_stop();
     let mut ping = tokio::time::interval(PING_INTERVAL);
@@ -159,6 +167,7 @@ async fn serve(app: Arc<App>, caller: Option<Caller>, socket: WebSocket) {
         sent_messages: 0,
         last_id: 0,
         token_checked_at: Instant::now(),
+        turns,
     };
     loop {
         let connected = tokio::select! {
@@ -256,9 +265,18 @@ impl Listener {
         if !allowed.await {
             return true;
         }
+        let turns = self.turns.clone();
+        let turn = turns.acquire().await;
         self.sent_messages += 1;
         let message = event.message(self.sent_messages);
-        self.send(Message::Text(message.into())).await
+        let mut sent = pin!(self.send(Message::Text(message.into())));
+        match tokio::time::timeout(TURN_TIMEOUT, sent.as_mut()).await {
+            Ok(is_sent) => is_sent,
+            Err(_) => {
+                drop(turn);
+                sent.await
+            }
+        }
     }
 
     async fn replay(&mut self, mut after: i64) -> bool {
