@@ -29,6 +29,7 @@ use crate::schema;
 use http::Method;
 
 pub use call::{Call, Reply};
+use params::Params;
 pub use public_config::{public_config, vocabulary};
 pub use route::Route;
 
@@ -55,9 +56,9 @@ pub fn routes() -> impl Iterator<Item = &'static Route> {
 }
 
 /// Whether the call removes something, or stops a job.
-fn frees_space(route: &Route, call: &Call) -> bool {
-    let priority = || call.params.get("container_request")["priority"].clone();
-    let stops_all = || match call.params.get("items").as_array() {
+fn frees_space(route: &Route, params: &Params) -> bool {
+    let priority = || params.get("container_request")["priority"].clone();
+    let stops_all = || match params.get("items").as_array() {
         Some(items) => items.iter().all(|item| item["priority"] == 0),
         None => false,
     };
@@ -93,7 +94,7 @@ pub fn route(call: &Call, method: &Method, path: &str) -> Result<Reply> {
     }
     match found {
         Some((route, parameter)) => match (route.handler)(call, parameter) {
-            Err(ApiError::DiskFull) if frees_space(route, call) => {
+            Err(ApiError::DiskFull) if frees_space(route, &call.params) => {
                 // Another call may have released it meanwhile.
                 call.app.disk_reserve.release();
                 (route.handler)(call, parameter)
@@ -101,5 +102,47 @@ pub fn route(call: &Call, method: &Method, path: &str) -> Result<Reply> {
             reply => reply,
         },
         None => Err(ApiError::path_not_found()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderMap;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn what_removes_or_stops_may_use_the_last_space() {
+        let one = "container_requests/local-xvhdp-000000000000000";
+        let bulk = "container_requests/bulk_update";
+        let stop = json!({"container_request": {"priority": 0}});
+        let go_on = json!({"container_request": {"priority": 1}});
+        let items = |priorities: &[i64]| -> Value {
+            let item = |priority| json!({"uuid": one, "priority": priority});
+            json!({"items": priorities.iter().map(item).collect::<Vec<_>>()})
+        };
+        for (method, path, body, expected) in [
+            ("DELETE", one, json!({}), true),
+            ("POST", "collections/collect_garbage", json!({}), true),
+            ("PUT", one, stop.clone(), true),
+            ("PUT", one, go_on, false),
+            (
+                "PUT",
+                one,
+                json!({"container_request": {"name": "x"}}),
+                false,
+            ),
+            ("POST", "container_requests", stop, false),
+            ("POST", bulk, items(&[0, 0]), true),
+            ("POST", bulk, items(&[0, 1]), false),
+            ("POST", bulk, json!({"items": "all"}), false),
+        ] {
+            let params = Params::parse(None, &HeaderMap::new(), body.to_string().as_bytes());
+            let segments: Vec<&str> = path.split('/').collect();
+            let route = routes().find(|route| route.matches(method, &segments).is_some());
+            let frees = frees_space(route.unwrap(), &params.unwrap());
+            assert_eq!(frees, expected, "{method} {path} {body}");
+        }
     }
 }
