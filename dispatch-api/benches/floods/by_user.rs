@@ -22,9 +22,10 @@ const WEBSOCKETS: usize = 250;
 const TOKENS: usize = 20_000;
 
 /// The floods, by what the user makes many of.
-const FLOODS: [Flood; 6] = [
+const FLOODS: [Flood; 7] = [
     Flood::Links,
     Flood::Projects,
+    Flood::Shares,
     Flood::Websockets,
     Flood::Listings,
     Flood::Submits,
@@ -35,6 +36,8 @@ const FLOODS: [Flood; 6] = [
 enum Flood {
     Links,
     Projects,
+    /// The permissions of everybody change all the time.
+    Shares,
     Websockets,
     Listings,
     Submits,
@@ -76,25 +79,27 @@ async fn measure(name: &str, flood: Flood) {
     assert_eq!(self::image(&mallory).await, image);
     let wanted = json!({"container_image": image, "name": "measured"});
     let measured = post(&user, "container_requests", request(wanted)).await;
+    let own = own_uuid(&mallory, &image).await;
     let clients = Clients {
         user,
         dispatcher: bench.dispatcher(),
         container: text(&measured, "container_uuid"),
     };
+    // Before what the user makes: it stays.
+    let quiet = times(&clients).await;
     let began = Instant::now();
     let held = prepare(&bench, flood, &mallory).await;
     let prepared = began.elapsed();
-    let quiet = times(&clients).await;
     let stop = Arc::new(AtomicBool::new(false));
     let attacks = Arc::new(AtomicUsize::new(0));
     let mut attackers = JoinSet::new();
     for number in 0..ATTACKERS {
-        let (mallory, image) = (mallory.clone(), image.clone());
+        let (mallory, image, own) = (mallory.clone(), image.clone(), own.clone());
         let (stop, attacks) = (stop.clone(), attacks.clone());
         attackers.spawn(async move {
             let mut round = number;
             while !stop.load(Ordering::Relaxed) {
-                attack(&mallory, flood, &image, round).await;
+                attack(&mallory, flood, &image, &own, round).await;
                 attacks.fetch_add(1, Ordering::Relaxed);
                 round += ATTACKERS;
             }
@@ -139,7 +144,7 @@ async fn prepare(bench: &Bench, flood: Flood, mallory: &Api) -> Vec<Box<dyn Send
                 .await
                 .ok();
         }
-        Flood::Projects | Flood::Websockets => {
+        Flood::Projects | Flood::Shares | Flood::Websockets => {
             let group = |owner: Option<&str>| {
                 json!({"group": {"name": "p", "group_class": "project", "owner_uuid": owner},
                                               "ensure_unique_name": true})
@@ -166,7 +171,7 @@ async fn prepare(bench: &Bench, flood: Flood, mallory: &Api) -> Vec<Box<dyn Send
 }
 
 /// One request of the flood.
-async fn attack(mallory: &Api, flood: Flood, image: &str, round: usize) {
+async fn attack(mallory: &Api, flood: Flood, image: &str, own: &str, round: usize) {
     let name = format!("{round}");
     match flood {
         Flood::Links => {
@@ -184,6 +189,12 @@ async fn attack(mallory: &Api, flood: Flood, image: &str, round: usize) {
         Flood::Projects => {
             let group = json!({"group": {"name": name, "group_class": "project"}});
             mallory.try_post("groups", group).await;
+        }
+        Flood::Shares => {
+            let everybody = "local-j7d0g-fffffffffffffff";
+            let link = json!({"link": {"link_class": "permission", "name": "can_read",
+                                       "tail_uuid": everybody, "head_uuid": own}});
+            mallory.try_post("links", link).await;
         }
         Flood::Websockets => {
             mallory
