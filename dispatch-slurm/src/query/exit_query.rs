@@ -14,8 +14,8 @@ use crate::query::exit_record::{self, ExitRecord, SQUEUE_FORMAT};
 use crate::slurm::Slurm;
 
 /// Reason of an exit of which Slurm has no record.
-const JOB_FORGOTTEN: &str =
-    "Slurm has no record of its job any more (it drops ended jobs after MinJobAge)";
+const JOB_FORGOTTEN: &str = "Slurm has no record of its job any more (it drops ended jobs after MinJobAge, and a restart of \
+     slurmctld may lose jobs)";
 
 impl Slurm {
     /// Determines how the job ended, with the last lines of its output.

@@ -21,6 +21,7 @@ use crate::submit::job_array::{
     self, ArrayLimit, ArraySnapshot, ArrayTemplate, Element, MIN_ELEMENTS,
 };
 use crate::submit::sbatch::{Argument, ROOM_TO_RAISE, SbatchJob};
+use crate::submit::test_only::is_like_outage;
 
 /// Maximum number of attempt directories that are created concurrently.
 const MAX_CONCURRENT_PREPARATIONS: usize = 8;
@@ -158,11 +159,14 @@ impl Slurm {
             Err(failure) => {
                 self.capacity.invalidate();
                 let error = failure.to_string();
-                tracing::warn!(
-                    containers = orders.len(),
-                    error,
-                    "sbatch did not accept a job array; submitting its containers one by one"
-                );
+                // An outage is told by the listings.
+                if !is_like_outage(&error) {
+                    tracing::warn!(
+                        containers = orders.len(),
+                        error,
+                        "sbatch did not accept a job array; submitting its containers one by one"
+                    );
+                }
                 return retry_all_alone(orders, &error);
             }
         };

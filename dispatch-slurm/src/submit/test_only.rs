@@ -113,7 +113,7 @@ fn test_command(
 }
 
 /// Whether these may be the words of a client that slurmctld does not answer.
-fn is_like_outage(words: &str) -> bool {
+pub fn is_like_outage(words: &str) -> bool {
     ["contact slurm controller", "timed out"]
         .iter()
         .any(|phrase| words.contains(phrase))
