@@ -108,7 +108,7 @@ fn listing(
     let mut refused = Vec::new();
     call.app.readers.read(|connection| {
         for resource in kinds.iter().copied() {
-            let mut clause = match conditions(call, resource) {
+            let mut clause = match conditions(connection, call, resource) {
                 Ok(clause) => clause,
                 // A filter may have a meaning for other kinds only.
                 Err(error) => {
@@ -194,7 +194,7 @@ fn check_names(call: &Call) -> Result<()> {
 }
 
 /// The filters of the request that concern this kind, and what is listed of it at all.
-fn conditions(call: &Call, resource: &'static Resource) -> Result<Clause> {
+fn conditions(connection: &Connection, call: &Call, resource: &'static Resource) -> Result<Clause> {
     let mut clause = Clause::default();
     clause.add_filters(resource, &own_filters(resource, call.params.get("filters")))?;
     clause.add_where(resource, &call.params.get("where"))?;
@@ -202,7 +202,7 @@ fn conditions(call: &Call, resource: &'static Resource) -> Result<Clause> {
         clause.and("group_class IN ('project', 'filter')", []);
     }
     if !call.params.flag("include_trash") {
-        clause.and_not_in_trash(resource);
+        permission::leave_out_trash(connection, resource, &mut clause)?;
     }
     Ok(clause)
 }

@@ -30,7 +30,7 @@ pub fn list_finished(
     let params = &call.params;
     page(call, resource, finish, |connection, clause| {
         if !params.flag("include_trash") {
-            clause.and_not_in_trash(resource);
+            permission::leave_out_trash(connection, resource, clause)?;
         }
         // Tokens are listed only to their owner and the system user, not to every administrator.
         if resource.table == TOKENS.table && call.caller.user_uuid != call.app.config.system_user()

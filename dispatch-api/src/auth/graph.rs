@@ -4,7 +4,7 @@
 //! users until somebody changes a permission or moves a group: then what every user reaches is
 //! found anew, which must not take long where one user has made thousands of groups.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -48,6 +48,14 @@ pub struct Graph {
 static KEPT: Mutex<Option<Arc<Graph>>> = Mutex::new(None);
 
 impl Graph {
+    /// The graph of the database.
+    pub fn current(connection: &Connection) -> Result<Arc<Graph>> {
+        let version: Vec<u8> = connection
+            .prepare_cached("SELECT version FROM reach_version")?
+            .query_row([], |row| row.get(0))?;
+        Self::of(connection, &version)
+    }
+
     /// The graph of the database, whose `reach_version` has this value.
     pub fn of(connection: &Connection, version: &[u8]) -> Result<Arc<Graph>> {
         let newest_group = connection
@@ -94,6 +102,18 @@ impl Graph {
             }
         }
         Ok(graph)
+    }
+
+    /// These groups and all in them.
+    pub fn with_inner(&self, groups: Vec<String>) -> BTreeSet<String> {
+        let (mut all, mut next) = (BTreeSet::new(), groups);
+        while let Some(group) = next.pop() {
+            if !all.contains(&group) {
+                next.extend(self.groups.get(&group).into_iter().flatten().cloned());
+                all.insert(group);
+            }
+        }
+        all
     }
 
     /// Everything that a user reaches, with the level: the weakest on the path to it, and the

@@ -1,12 +1,15 @@
 //! Permissions to read and change records. All lists, requests, events and logs ask here.
 
 use rusqlite::Connection;
+use rusqlite::types::Value as SqlValue;
+use serde_json::json;
 
-use super::graph::Level;
+use super::graph::{Graph, Level};
 use super::identity::Identity;
 use super::reach::Reach;
 pub use super::readable::{find_readable, places_of_content, restrict_to_readable};
 use crate::clock;
+use crate::db::filter::Clause;
 use crate::db::rows;
 use crate::db::trash;
 use crate::error::{ApiError, Result};
@@ -15,6 +18,30 @@ use crate::schema::{self, Resource};
 
 /// Event types of the log entries that the server itself writes.
 const SERVER_EVENTS: [&str; 3] = ["create", "update", "delete"];
+
+/// Leaves out of a listing what is in the trash now, by itself or with a project around it.
+pub fn leave_out_trash(
+    connection: &Connection,
+    resource: &Resource,
+    clause: &mut Clause,
+) -> Result<()> {
+    let now = clock::now();
+    if resource.attr("trash_at").is_some() {
+        clause.and(trash::NOT_TRASHED_SQL, [SqlValue::Text(now.clone())]);
+    }
+    if trash::IN_PROJECTS.contains(&resource.table) {
+        let mut trashed =
+            connection.prepare_cached("SELECT uuid FROM groups WHERE trash_at <= ?1")?;
+        let trashed = trashed.query_map([now], |row| row.get(0))?;
+        let trashed: Vec<String> = trashed.collect::<rusqlite::Result<_>>()?;
+        if !trashed.is_empty() {
+            let hidden = json!(Graph::current(connection)?.with_inner(trashed));
+            let outside = "owner_uuid NOT IN (SELECT value FROM json_each(?))";
+            clause.and(outside, [SqlValue::Text(hidden.to_string())]);
+        }
+    }
+    Ok(())
+}
 
 /// Finds what the caller reaches, and keeps it for the checks that follow.
 pub fn prepare(connection: &Connection, caller: &Identity) -> Result<()> {

@@ -1,7 +1,7 @@
 //! Queries one page of a listing: filters, order, select, limit, count.
 
 use rusqlite::types::Value as SqlValue;
-use rusqlite::{Connection, params_from_iter};
+use rusqlite::{Connection, Statement, params_from_iter};
 use serde_json::Value;
 
 use super::filter::Clause;
@@ -16,6 +16,9 @@ const DEFAULT_PAGE_SIZE: i64 = 100;
 /// Size in bytes at which a page ends, even if it has fewer records than `limit`
 /// ([`rows::row_bytes`]).
 const MAX_PAGE_BYTES: usize = 8 << 20;
+/// Maximum size in bytes of the text of a statement that is kept. The statement takes several times
+/// as much.
+const MAX_KEPT_SQL_BYTES: usize = 4 << 10;
 
 /// The validated parameters of a listing.
 #[derive(Debug)]
@@ -186,16 +189,18 @@ pub fn fetch_page(
             SqlValue::Integer(page.limit),
             SqlValue::Integer(page.offset),
         ]);
-        let mut statement = connection.prepare_cached(&sql)?;
-        let mut found = statement.query(params_from_iter(values))?;
-        let mut bytes = 0;
-        while let Some(row) = found.next()? {
-            bytes += rows::row_bytes(row, &attrs);
-            items.push(rows::read_row(row, &attrs)?);
-            if bytes > MAX_PAGE_BYTES {
-                break;
+        with_statement(connection, &sql, |statement| {
+            let mut found = statement.query(params_from_iter(values))?;
+            let mut bytes = 0;
+            while let Some(row) = found.next()? {
+                bytes += rows::row_bytes(row, &attrs);
+                items.push(rows::read_row(row, &attrs)?);
+                if bytes > MAX_PAGE_BYTES {
+                    break;
+                }
             }
-        }
+            Ok(())
+        })?;
     }
     let available = page
         .count
@@ -205,12 +210,25 @@ pub fn fetch_page(
             } else {
                 format!("SELECT COUNT(*) {source}")
             };
-            connection
-                .prepare_cached(&sql)?
-                .query_row(params_from_iter(clause.values.iter()), |row| row.get(0))
+            with_statement(connection, &sql, |statement| {
+                Ok(statement.query_row(params_from_iter(&clause.values), |row| row.get(0))?)
+            })
         })
         .transpose()?;
     Ok(ListResult { items, available })
+}
+
+/// Runs a statement, and keeps it for the next time if it is short: its length is the client's
+/// choice, and each connection keeps hundreds.
+fn with_statement<T>(
+    connection: &Connection,
+    sql: &str,
+    run: impl FnOnce(&mut Statement<'_>) -> Result<T>,
+) -> Result<T> {
+    match sql.len() <= MAX_KEPT_SQL_BYTES {
+        true => run(&mut *connection.prepare_cached(sql)?),
+        false => run(&mut connection.prepare(sql)?),
+    }
 }
 
 /// The columns to read: the selection, else all public attributes; what the etag and computed

@@ -18,12 +18,6 @@ const TRASH_TOLERANCE: Duration = Duration::from_secs(3600);
 /// Tables whose records can be in projects, and so in the trash with them.
 pub const IN_PROJECTS: [&str; 4] = ["collections", "container_requests", "groups", "workflows"];
 
-/// The projects in the trash, and those in them. Placeholder: the time now.
-pub const TRASHED_SQL: &str = "WITH RECURSIVE trashed(uuid) AS ( \
-    SELECT uuid FROM groups WHERE trash_at <= ? UNION \
-    SELECT groups.uuid FROM groups JOIN trashed ON groups.owner_uuid = trashed.uuid) \
-    SELECT uuid FROM trashed";
-
 /// Whether one of the projects around is in the trash. Placeholders: the owner, the time now.
 const AROUND_SQL: &str = "WITH RECURSIVE around(uuid) AS (VALUES (?1) \
     UNION SELECT groups.owner_uuid FROM groups JOIN around ON groups.uuid = around.uuid) \

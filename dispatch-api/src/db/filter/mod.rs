@@ -7,8 +7,6 @@ use rusqlite::ToSql;
 use rusqlite::types::Value as SqlValue;
 use serde_json::{Value, json};
 
-use super::trash::{IN_PROJECTS, NOT_TRASHED_SQL, TRASHED_SQL};
-use crate::clock;
 use crate::error::{ApiError, Result};
 use crate::schema::{Attr, AttrType, Resource};
 
@@ -29,17 +27,6 @@ impl Clause {
     pub fn and(&mut self, sql: impl Into<String>, values: impl IntoIterator<Item = SqlValue>) {
         self.parts.push(sql.into());
         self.values.extend(values);
-    }
-
-    /// Leaves out what is in the trash now, by itself or with a project around it.
-    pub fn and_not_in_trash(&mut self, resource: &Resource) {
-        let now = SqlValue::Text(clock::now());
-        if resource.attr("trash_at").is_some() {
-            self.and(NOT_TRASHED_SQL, [now.clone()]);
-        }
-        if IN_PROJECTS.contains(&resource.table) {
-            self.and(format!("owner_uuid NOT IN ({TRASHED_SQL})"), [now]);
-        }
     }
 
     /// The values, as parameters of a statement.
