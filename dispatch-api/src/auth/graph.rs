@@ -33,15 +33,23 @@ impl Level {
     }
 }
 
+/// Uuids are shared by all that have them.
+pub type Uuid = Arc<str>;
+
 pub struct Graph {
     /// The value of `reach_version` before this was read.
     version: Vec<u8>,
-    /// The newest group before this was read.
-    pub newest_group: i64,
-    /// Groups, by their owner.
-    groups: HashMap<String, Vec<String>>,
+    groups: Arc<Groups>,
     /// Heads of permission links, by their tail.
-    grants: HashMap<String, Vec<(String, Level)>>,
+    grants: HashMap<Uuid, Vec<(Uuid, Level)>>,
+}
+
+/// All groups, which are read anew only when one of them was made, moved or deleted.
+struct Groups {
+    version: Vec<u8>,
+    /// The newest group before these were read.
+    newest: i64,
+    by_owner: HashMap<Uuid, Vec<Uuid>>,
 }
 
 /// The graph that was read last.
@@ -49,25 +57,25 @@ static KEPT: Mutex<Option<Arc<Graph>>> = Mutex::new(None);
 
 impl Graph {
     /// The graph of the database.
-    pub fn current(connection: &Connection) -> Result<Arc<Graph>> {
-        let version: Vec<u8> = connection
-            .prepare_cached("SELECT version FROM reach_version")?
-            .query_row([], |row| row.get(0))?;
-        Self::of(connection, &version)
-    }
-
-    /// The graph of the database, whose `reach_version` has this value.
-    pub fn of(connection: &Connection, version: &[u8]) -> Result<Arc<Graph>> {
-        let newest_group = connection
-            .prepare_cached("SELECT coalesce(max(rowid), 0) FROM groups")?
-            .query_row([], |row| row.get(0))?;
+    pub fn of(connection: &Connection) -> Result<Arc<Graph>> {
+        let mut versions = connection.prepare_cached(
+            "SELECT version, groups_version, (SELECT coalesce(max(rowid), 0) FROM groups) \
+             FROM reach_version",
+        )?;
+        let (version, groups_version, newest): (Vec<u8>, Vec<u8>, i64) =
+            versions.query_row([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
         let kept = KEPT.lock().clone();
-        let is_current =
-            |graph: &Arc<Graph>| graph.version == version && graph.newest_group == newest_group;
-        if let Some(graph) = kept.filter(is_current) {
-            return Ok(graph);
-        }
-        let graph = Arc::new(Self::read(connection, version.to_vec(), newest_group)?);
+        let groups = kept.as_ref().map(|kept| kept.groups.clone());
+        let groups = groups.filter(|kept| kept.version == groups_version && kept.newest == newest);
+        let graph = match (kept, groups) {
+            (Some(graph), Some(_)) if graph.version == version => return Ok(graph),
+            (_, Some(groups)) => Self::read(connection, version, groups)?,
+            (_, None) => {
+                let groups = Groups::read(connection, groups_version, newest)?;
+                Self::read(connection, version, Arc::new(groups))?
+            }
+        };
+        let graph = Arc::new(graph);
         // What a transaction has written may be rolled back.
         if connection.transaction_state(Some(MAIN_DB))? != TransactionState::Write {
             *KEPT.lock() = Some(graph.clone());
@@ -75,41 +83,46 @@ impl Graph {
         Ok(graph)
     }
 
-    fn read(connection: &Connection, version: Vec<u8>, newest_group: i64) -> Result<Graph> {
-        let mut graph = Graph {
-            version,
-            newest_group,
-            groups: HashMap::new(),
-            grants: HashMap::new(),
-        };
-        let mut groups = connection.prepare_cached("SELECT owner_uuid, uuid FROM groups")?;
-        let mut rows = groups.query([])?;
-        while let Some(row) = rows.next()? {
-            graph
-                .groups
-                .entry(row.get(0)?)
-                .or_default()
-                .push(row.get(1)?);
-        }
+    fn read(connection: &Connection, version: Vec<u8>, groups: Arc<Groups>) -> Result<Graph> {
+        let mut grants: HashMap<Uuid, Vec<(Uuid, Level)>> = HashMap::new();
         let mut links = connection.prepare_cached(
             "SELECT tail_uuid, head_uuid, name FROM links WHERE link_class = 'permission'",
         )?;
         let mut rows = links.query([])?;
         while let Some(row) = rows.next()? {
             if let Some(level) = Level::of_link(row.get_ref(2)?.as_str().unwrap_or_default()) {
-                let (tail, head) = (row.get(0)?, row.get(1)?);
-                graph.grants.entry(tail).or_default().push((head, level));
+                grants
+                    .entry(row.get(0)?)
+                    .or_default()
+                    .push((row.get(1)?, level));
             }
         }
-        Ok(graph)
+        Ok(Graph {
+            version,
+            groups,
+            grants,
+        })
+    }
+
+    /// The newest group before this was read.
+    pub fn newest_group(&self) -> i64 {
+        self.groups.newest
+    }
+
+    fn groups_of(&self, owner: &str) -> impl Iterator<Item = &Uuid> {
+        self.groups.by_owner.get(owner).into_iter().flatten()
+    }
+
+    fn grants_of(&self, tail: &str) -> impl Iterator<Item = &(Uuid, Level)> {
+        self.grants.get(tail).into_iter().flatten()
     }
 
     /// These groups and all in them.
-    pub fn with_inner(&self, groups: Vec<String>) -> BTreeSet<String> {
+    pub fn with_inner(&self, groups: Vec<Uuid>) -> BTreeSet<Uuid> {
         let (mut all, mut next) = (BTreeSet::new(), groups);
         while let Some(group) = next.pop() {
             if !all.contains(&group) {
-                next.extend(self.groups.get(&group).into_iter().flatten().cloned());
+                next.extend(self.groups_of(&group).cloned());
                 all.insert(group);
             }
         }
@@ -120,26 +133,41 @@ impl Graph {
     /// highest of all paths. Paths are permission links and the ownership of groups; they go on
     /// from groups, and from users who are managed. Each user is a member of the group `everyone`,
     /// but manages nothing through it.
-    pub fn reached<'a>(&'a self, user: &'a str, everyone: &'a str) -> HashMap<&'a str, Level> {
-        let mut reached = HashMap::new();
-        let of_everyone = self.grants.get(everyone).into_iter().flatten();
-        let limited = of_everyone.map(|(head, level)| (head.as_str(), Level::Write.min(*level)));
-        let mut next: Vec<_> = limited.collect();
-        next.extend([(everyone, Level::Read), (user, Level::Manage)]);
+    pub fn reached(&self, user: &str, everyone: &str) -> HashMap<Uuid, Level> {
+        let mut reached: HashMap<Uuid, Level> = HashMap::new();
+        let of_everyone = self.grants_of(everyone);
+        let mut next: Vec<(Uuid, Level)> = of_everyone
+            .map(|(head, level)| (head.clone(), Level::Write.min(*level)))
+            .collect();
+        next.extend([(everyone.into(), Level::Read), (user.into(), Level::Manage)]);
         while let Some((uuid, level)) = next.pop() {
-            if reached.get(uuid).is_some_and(|known| *known >= level) {
+            if reached.get(&uuid).is_some_and(|known| *known >= level) {
                 continue;
+            }
+            if level == Level::Manage || is_group(&uuid) {
+                let grants = self.grants_of(&uuid);
+                next.extend(grants.map(|(head, granted)| (head.clone(), level.min(*granted))));
+                next.extend(self.groups_of(&uuid).map(|group| (group.clone(), level)));
             }
             reached.insert(uuid, level);
-            if level < Level::Manage && !is_group(uuid) {
-                continue;
-            }
-            let grants = self.grants.get(uuid).into_iter().flatten();
-            next.extend(grants.map(|(head, granted)| (head.as_str(), level.min(*granted))));
-            let groups = self.groups.get(uuid).into_iter().flatten();
-            next.extend(groups.map(|group| (group.as_str(), level)));
         }
         reached
+    }
+}
+
+impl Groups {
+    fn read(connection: &Connection, version: Vec<u8>, newest: i64) -> Result<Groups> {
+        let mut by_owner: HashMap<Uuid, Vec<Uuid>> = HashMap::new();
+        let mut groups = connection.prepare_cached("SELECT owner_uuid, uuid FROM groups")?;
+        let mut rows = groups.query([])?;
+        while let Some(row) = rows.next()? {
+            by_owner.entry(row.get(0)?).or_default().push(row.get(1)?);
+        }
+        Ok(Groups {
+            version,
+            newest,
+            by_owner,
+        })
     }
 }
 
@@ -154,7 +182,7 @@ mod tests {
     use proptest::prelude::*;
     use proptest::sample::select;
 
-    use super::{Connection, Graph};
+    use super::{Arc, Connection, Graph, Groups};
 
     const USERS: [&str; 2] = ["local-tpzed-meeeeeeeeeeeeee", "local-tpzed-otherotherother"];
     const GROUPS: [&str; 5] = [
@@ -215,11 +243,12 @@ mod tests {
         let links = prop::collection::vec(link, 0..8);
         proptest!(|(owners in owners, links in links)| {
             fill(&connection, &owners, &links);
-            let graph = Graph::read(&connection, Vec::new(), 0).unwrap();
+            let groups = Groups::read(&connection, Vec::new(), 0).unwrap();
+            let graph = Graph::read(&connection, Vec::new(), Arc::new(groups)).unwrap();
             for user in USERS {
                 let found = graph.reached(user, GROUPS[0]);
                 let found: BTreeMap<String, i64> =
-                    found.into_iter().map(|(uuid, level)| (uuid.to_owned(), level as i64)).collect();
+                    found.into_iter().map(|(uuid, level)| (uuid.to_string(), level as i64)).collect();
                 let mut query = connection.prepare(REACHED_SQL).unwrap();
                 let rows = query.query_map((user, GROUPS[0]), |row| Ok((row.get(0)?, row.get(1)?)));
                 let expected: BTreeMap<String, i64> = rows.unwrap().map(|row| row.unwrap()).collect();

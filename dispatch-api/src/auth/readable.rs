@@ -162,7 +162,7 @@ fn may_read(
             ["owner_uuid", "head_uuid", "tail_uuid"]
                 .into_iter()
                 .any(is_mine)
-                || is_linked(&*Reach::of(connection, caller, Level::Manage)?)?
+                || is_linked(&Reach::of(connection, caller, Level::Manage)?)?
         }
         "links" => {
             read.has_record(record)

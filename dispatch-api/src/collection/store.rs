@@ -177,8 +177,8 @@ fn restore_derived(old: &Record, new: &mut Record) {
     }
 }
 
-/// Statement for the newest copies of the content `?1` in one place, those in the trash last. `?3` is
-/// the time now.
+/// Statement for the newest copies of the content `?1` in one place, those in the trash last. `?3`
+/// is the time now.
 fn copies_sql(place: &str, include_trash: bool, limit: i64) -> String {
     let trash = match include_trash {
         true => "?3 IS NOT NULL",
