@@ -4,12 +4,16 @@
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{CommandFactory, Parser};
 use dispatch_api::backup::command;
 use dispatch_api::{EX_CONFIG, LogFormat, Options, Server};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
+
+/// Time that work on files and the database has to end after the server has stopped.
+const BLOCKED_GRACE: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
     if let Some(written) = write_manual() {
@@ -45,7 +49,10 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    runtime.block_on(run(&options))
+    let status = runtime.block_on(run(&options));
+    // Queries of requests whose clients were sent away may take a minute.
+    runtime.shutdown_timeout(BLOCKED_GRACE);
+    status
 }
 
 /// Prints the manual page for `man`, and writes all pages for `man --dir DIR`; `None` for anything

@@ -43,8 +43,8 @@ use crate::store::cluster_config::ClusterConfig;
 use crate::store::writer::Writer;
 
 const TOKEN_READER_CONNECTIONS: usize = 2;
-/// Time that running requests have to finish after a stop.
-const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
+/// Time that running requests have to finish after a stop, and then the writer.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(3);
 
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {

@@ -180,3 +180,37 @@ async fn sigterm_finishes_what_runs_and_exits_0() {
     let status = process.child.wait().unwrap();
     assert_eq!(status.code(), Some(0));
 }
+
+/// Whatever the server does, its administrator can stop it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_does_not_end_delays_the_stop_by_seconds() {
+    if !fail_points::ENABLED {
+        panic!("build with --features fail-points/enabled");
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let points = directory.path().join("points");
+    std::fs::create_dir(&points).unwrap();
+    std::fs::write(points.join("api.lock.accepted.hold"), "").unwrap();
+    let mut process = Process::start_with(&directory.path().join("state"), &points);
+    let api = Api::of(&process.ready, "user");
+    let held = tokio::spawn(async move {
+        let items = json!({"items": [{"uuid": "local-dz642-000000000000000"}]});
+        api.post("containers/bulk_lock", items).await
+    });
+    let is_held = || std::fs::read_to_string(points.join("passed")).unwrap_or_default();
+    while !is_held().contains("api.lock.accepted") {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let stopped = Instant::now();
+    let pid = process.child.id().to_string();
+    Command::new("kill").arg(pid).status().unwrap();
+    while process.child.try_wait().unwrap().is_none() {
+        let waited = stopped.elapsed();
+        assert!(
+            waited < Duration::from_secs(10),
+            "not stopped after {waited:?}"
+        );
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    held.abort();
+}
