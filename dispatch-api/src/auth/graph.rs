@@ -256,4 +256,23 @@ mod tests {
             }
         });
     }
+    /// The kept graph is that of one database, whatever is the same in another one.
+    #[test]
+    fn each_database_has_a_graph_of_its_own() {
+        let [first, second] = USERS.map(|owner| {
+            let directory = tempfile::tempdir().unwrap();
+            let connection = crate::db::open(&directory.path().join("state.db")).unwrap();
+            fill(&connection, &[owner; GROUPS.len()], &[]);
+            connection
+        });
+        // No group is moved or deleted, which would give each a value of its own.
+        for (connection, owner) in [(&first, USERS[0]), (&second, USERS[1])] {
+            let graph = Graph::of(connection).unwrap();
+            let reached = graph.reached(owner, "");
+            assert!(
+                GROUPS.iter().all(|group| reached.contains_key(*group)),
+                "{owner}"
+            );
+        }
+    }
 }

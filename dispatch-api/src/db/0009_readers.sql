@@ -18,3 +18,5 @@ BEGIN UPDATE reach_version SET version = randomblob(16), groups_version = random
 DROP TRIGGER reach_without_group;
 CREATE TRIGGER reach_without_group AFTER DELETE ON groups
 BEGIN UPDATE reach_version SET version = randomblob(16), groups_version = randomblob(16); END;
+-- As that of the permissions: what is kept in memory by it is that of one database.
+UPDATE reach_version SET groups_version = randomblob(16);
