@@ -159,14 +159,16 @@ impl Slurm {
             Err(failure) => {
                 self.capacity.invalidate();
                 let error = failure.to_string();
-                // An outage is told by the listings.
-                if !is_like_outage(&error) {
-                    tracing::warn!(
-                        containers = orders.len(),
-                        error,
-                        "sbatch did not accept a job array; submitting its containers one by one"
-                    );
-                }
+                let what = match is_like_outage(&error) {
+                    true => "no answer to the submission of a job array",
+                    false => "sbatch did not accept a job array",
+                };
+                let containers = orders.len();
+                tracing::warn!(
+                    containers,
+                    error,
+                    "{what}; submitting its containers one by one"
+                );
                 return retry_all_alone(orders, &error);
             }
         };
