@@ -18,6 +18,7 @@ mod gpu_request;
 mod image;
 mod input_mount;
 mod input_spec;
+mod interrupt;
 mod job;
 mod job_flags;
 mod job_id;

@@ -5,6 +5,7 @@ use clap::Args;
 use super::wait;
 use crate::completion;
 use crate::error::CliError;
+use crate::interrupt::until_interrupted;
 use crate::job::{Job, JobState};
 use crate::job_id::JobId;
 use crate::jobs;
@@ -78,10 +79,8 @@ pub async fn run(args: Logs, session: &Session, out: Output) -> Result<(), CliEr
             progress: LogProgress::Notes(None, Box::new(WaitProgress::of_notes())),
         };
         let name = job.name();
-        let ended = tokio::select! {
-            ended = follower.until_end(job, &mut watch) => ended?,
-            Ok(()) = tokio::signal::ctrl_c() => return Err(CliError::Interrupted(name)),
-        };
+        let following = follower.until_end(job, &mut watch);
+        let ended = until_interrupted(following, || CliError::Interrupted(name)).await?;
         files.finish(|name, line| printer.print(name, line))?;
         printer.finish(true)?;
         eprint_note(&format!("dispatch: {}", wait::end_sentence(&ended)));

@@ -7,6 +7,7 @@ use clap::Args;
 use super::wait;
 use crate::error::CliError;
 use crate::exit::Exit;
+use crate::interrupt::until_interrupted;
 use crate::job_flags::JobFlags;
 use crate::job_request;
 use crate::jobs;
@@ -38,10 +39,10 @@ pub async fn run(args: Run, session: &Session, out: Output) -> Result<Exit, CliE
     let mut watch = Watch::new(&session.client);
     let job = job_request::submit(&args.job, session).await?;
     let name = job.name();
-    if io::stderr().is_terminal() {
-        eprint_note(&format!("dispatch: job {name}"));
-    }
     let following = async {
+        if io::stderr().is_terminal() {
+            eprint_note(&format!("dispatch: job {name}"));
+        }
         let job = match job.has_its_container() {
             true => job,
             false => jobs::refresh(&session.client, &job).await?,
@@ -63,8 +64,5 @@ pub async fn run(args: Run, session: &Session, out: Output) -> Result<Exit, CliE
         printer.finish(wait::is_noted(&job))?;
         wait::report_end(&job, out)
     };
-    tokio::select! {
-        exit = following => exit,
-        Ok(()) = tokio::signal::ctrl_c() => Err(CliError::Interrupted(name)),
-    }
+    until_interrupted(following, || CliError::Interrupted(name.clone())).await
 }

@@ -11,6 +11,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::error::CliError;
 use crate::exit::Exit;
+use crate::interrupt::until_interrupted;
 use crate::job::{Job, JobState};
 use crate::jobs;
 use crate::log_files::LogFiles;
@@ -84,10 +85,11 @@ pub async fn follow(
         }
         report(session, &job, out).await
     };
-    tokio::select! {
-        exit = following => exit,
-        Ok(()) = tokio::signal::ctrl_c() => Err(if has_ended.get() { CliError::ReportInterrupted } else { CliError::Interrupted(name) }),
-    }
+    let interrupted = || match has_ended.get() {
+        true => CliError::ReportInterrupted,
+        false => CliError::Interrupted(name),
+    };
+    until_interrupted(following, interrupted).await
 }
 
 /// Polls until the job has ended or the deadline has passed. After the deadline, the job may not
