@@ -1,8 +1,8 @@
 //! Ctrl-C, for the commands that follow a job: it ends the command, with a sentence, and leaves the
 //! job alone.
 //!
-//! Whoever sees the first line of a command may type Ctrl-C at once, so the signal is awaited before
-//! the command does anything.
+//! Whoever sees the first line of a command may type Ctrl-C at once, so the signal is awaited
+//! before the command does anything.
 
 use std::future::Future;
 
