@@ -47,7 +47,7 @@ impl NodeClassCache {
     }
 
     /// The partitions of a container's job; empty means the default one.
-    fn partitions_of(&self, needs: &ResourceRequest) -> Vec<String> {
+    pub fn partitions_of(&self, needs: &ResourceRequest) -> Vec<String> {
         match needs.preemptible && !self.preemptible_partitions.is_empty() {
             true => self.preemptible_partitions.clone(),
             false => self.requested.partitions_of(needs, &self.fixed_partitions),

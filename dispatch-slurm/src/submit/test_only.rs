@@ -15,6 +15,11 @@ use crate::slurm::Slurm;
 use crate::submit::job_array::ArrayLimit;
 use crate::submit::sbatch::{ROOM_TO_RAISE, SbatchJob};
 
+/// What a test says if no node can ever run the job, or none can now: all are down or drained, or
+/// have not registered since slurmctld started.
+const NO_NODE_NOW: &str = "Requested node configuration is not available";
+/// States of nodes that can run jobs, as sinfo(1) shows them.
+const USABLE_STATES: [&str; 4] = ["idle", "mixed", "allocated", "completing"];
 /// Maximum number of jobs of one test.
 const MAX_TEST_JOBS: usize = 32;
 
@@ -29,8 +34,41 @@ impl TestSubmission for Slurm {
 
     async fn test_submission(&self, needs: &ResourceRequest, jobs: usize) -> TestResult {
         let times = self.capacity.times(needs);
-        run_test(&self.settings, needs, times, jobs).await
+        match run_test(&self.settings, needs, times, jobs).await {
+            // A job is accepted nevertheless, and waits for the nodes.
+            TestResult::Rejected(words)
+                if words.contains(NO_NODE_NOW)
+                    && !self
+                        .has_usable_node(&self.capacity.partitions_of(needs))
+                        .await =>
+            {
+                TestResult::Accepted
+            }
+            answer => answer,
+        }
     }
+}
+
+impl Slurm {
+    /// Whether a node of these partitions, or of any if none is named, could run a job now. If that
+    /// is not known, there is one.
+    async fn has_usable_node(&self, partitions: &[String]) -> bool {
+        let sinfo = self.settings.client("sinfo").timeout(TEST_TIMEOUT);
+        let mut sinfo = sinfo.args(["--noheader", "--format=%T"]);
+        if !partitions.is_empty() {
+            sinfo = sinfo.args([format!("--partition={}", partitions.join(","))]);
+        }
+        match sinfo.run_checked().await {
+            Ok(answer) => answer.stdout.lines().any(is_usable),
+            Err(_) => true,
+        }
+    }
+}
+
+/// Whether a node in this state can run jobs: "*" is appended if it does not respond.
+fn is_usable(state: &str) -> bool {
+    let state = state.trim();
+    !state.ends_with('*') && USABLE_STATES.iter().any(|usable| state.starts_with(usable))
 }
 
 /// Tests whether Slurm would accept a small job with these arguments besides those of every job.
@@ -153,6 +191,16 @@ mod tests {
         ] {
             assert_eq!(classify_answer(stdout, stderr), expected, "{stdout}");
         }
+    }
+
+    #[test]
+    fn nodes_that_are_drained_or_do_not_respond_run_no_job() {
+        let usable = ["idle", "mixed-", "allocated ", "idle~", "completing"];
+        let others = [
+            "idle*", "drained", "draining", "down", "unknown*", "maint", "",
+        ];
+        assert!(usable.into_iter().all(is_usable));
+        assert!(!others.into_iter().any(is_usable));
     }
 
     #[test]

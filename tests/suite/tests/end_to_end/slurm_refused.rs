@@ -33,6 +33,29 @@ async fn a_partition_that_takes_no_jobs_is_waited_for() {
     assert_eq!(complete(&record).lock_count, 2);
 }
 
+/// A test of Slurm refuses jobs while all nodes are drained, and Slurm accepts them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_that_was_rejected_waits_in_slurm_for_drained_nodes() {
+    let cluster = Cluster::up(&NODE);
+    let stack = cluster.stack(&[]).await;
+    cluster.control(&["update", "PartitionName=main", "State=DRAIN"]);
+    let (_, container) = stack.submit("waits", "true", json!({})).await;
+    wait_for("the dispatcher to hold such jobs", STEP_TIMEOUT, || {
+        let log = stack.dispatcher.log_text();
+        log.contains(r#"event="submissions_held""#).then_some(())
+    });
+    cluster.control(&["update", "NodeName=n1", "State=DRAIN", "Reason=test"]);
+    cluster.control(&["update", "PartitionName=main", "State=UP"]);
+    wait_for("the job", STEP_TIMEOUT, || {
+        let jobs = cluster.jobs(&container);
+        (!jobs.is_empty()).then_some(())
+    });
+    assert_eq!(cluster.job_field(&cluster.job(&container), "%T"), "PENDING");
+    cluster.control(&["update", "NodeName=n1", "State=RESUME"]);
+    let record = stack.end(&container, STEP_TIMEOUT).await;
+    assert_eq!(complete(&record).lock_count, 2);
+}
+
 /// Slurm has as many jobs as it may have; sbatch retries for a while, and times out.
 #[tokio::test(flavor = "multi_thread")]
 async fn too_many_jobs_in_slurm_are_waited_for() {
