@@ -63,7 +63,7 @@ fn trash_expired(tx: &Tx<'_>, resource: &'static Resource) -> Result<usize> {
     let due = rows::find(tx.conn, resource, due, &[&tx.now, &BATCH_ROWS])?;
     for record in &due {
         let trashed = record.clone().with("is_trashed", true);
-        tx.update_derived(resource, &system, record, &trashed)?;
+        tx.update_derived(resource, &system, record, trashed)?;
     }
     Ok(due.len())
 }

@@ -9,6 +9,7 @@ use tracing::{info, warn};
 
 use crate::app::App;
 use crate::blocks::signature::SIGNATURE_TTL;
+use crate::container::follow_up;
 use crate::error::Result;
 use crate::expiry;
 use crate::garbage;
@@ -57,6 +58,8 @@ fn sweep(app: &App) -> Result<bool> {
 }
 
 fn expire(app: &App) -> Result<bool> {
+    // An earlier process, or a full disk, may have left some.
+    app.write(follow_up::run_batch)?;
     let done = app.write(expiry::run_batch)?;
     app.attempt_tokens.remove_overrides(&done.removed_overrides);
     Ok(done.more)

@@ -93,7 +93,7 @@ pub fn delete_expired(tx: &Tx<'_>, limit: i64) -> Result<usize> {
         .clone()
         .with("delete_at", clock::after(IN_USE_DELAY));
     let system = Identity::system(tx.config.system_user());
-    tx.update_derived(&GROUPS, &system, &project, &later)?;
+    tx.update_derived(&GROUPS, &system, &project, later)?;
     Ok(1)
 }
 
@@ -185,7 +185,7 @@ mod tests {
         let end = |project: &Record| {
             let old = tx.fetch(&GROUPS, project.uuid()).unwrap().unwrap();
             let ended = old.clone().with("delete_at", clock::before(TEST_AGE));
-            tx.update_derived(&GROUPS, &system, &old, &ended).unwrap();
+            tx.update_derived(&GROUPS, &system, &old, ended).unwrap();
         };
         end(&trashed);
         untrash(&tx, &system, gone.uuid(), false).unwrap_err();
@@ -203,7 +203,7 @@ mod tests {
         let later = delete_expired(&tx, 1).unwrap();
         assert_eq!(later, 0, "it is looked at again in an hour");
         let done = container.clone().with("state", "Complete");
-        tx.update_derived(&CONTAINERS, &system, &container, &done)
+        tx.update_derived(&CONTAINERS, &system, &container, done)
             .unwrap();
         end(&gone);
         // In parts, as the periodic task does.

@@ -20,9 +20,12 @@ const LINKS: usize = 20_000;
 const PROJECTS: usize = 3400;
 const WEBSOCKETS: usize = 250;
 const TOKENS: usize = 20_000;
+const EQUAL_REQUESTS: usize = 3000;
+/// Of a request with a large environment: 1 MB.
+const VARIABLES: usize = 5000;
 
 /// The floods, by what the user makes many of.
-const FLOODS: [Flood; 7] = [
+const FLOODS: [Flood; 9] = [
     Flood::Links,
     Flood::Projects,
     Flood::Shares,
@@ -30,6 +33,8 @@ const FLOODS: [Flood; 7] = [
     Flood::Listings,
     Flood::Submits,
     Flood::Tokens,
+    Flood::Equals,
+    Flood::Environments,
 ];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +47,9 @@ enum Flood {
     Listings,
     Submits,
     Tokens,
+    /// Equal requests, whose one container ends when the flood begins.
+    Equals,
+    Environments,
 }
 
 /// Runs all floods, each at a server of its own.
@@ -95,10 +103,14 @@ async fn measure(name: &str, flood: Flood) {
     let mut attackers = JoinSet::new();
     for number in 0..ATTACKERS {
         let (mallory, image, own) = (mallory.clone(), image.clone(), own.clone());
+        let dispatcher = bench.dispatcher();
         let (stop, attacks) = (stop.clone(), attacks.clone());
         attackers.spawn(async move {
             let mut round = number;
             while !stop.load(Ordering::Relaxed) {
+                if (flood, round) == (Flood::Equals, 0) {
+                    end_container(&dispatcher, &mallory, &image).await;
+                }
                 attack(&mallory, flood, &image, &own, round).await;
                 attacks.fetch_add(1, Ordering::Relaxed);
                 round += ATTACKERS;
@@ -162,7 +174,14 @@ async fn prepare(bench: &Bench, flood: Flood, mallory: &Api) -> Vec<Box<dyn Send
             })
             .await
         }
-        Flood::Listings | Flood::Submits => {}
+        Flood::Equals => {
+            let image = image(mallory).await;
+            many(EQUAL_REQUESTS, |_| {
+                post(mallory, "container_requests", equal(&image))
+            })
+            .await
+        }
+        Flood::Listings | Flood::Submits | Flood::Environments => {}
     }
     match flood {
         Flood::Websockets => bench.websockets_of(&mallory.token, WEBSOCKETS).await,
@@ -182,6 +201,18 @@ async fn attack(mallory: &Api, flood: Flood, image: &str, own: &str, round: usiz
         }
         Flood::Submits => {
             let wanted = json!({"container_image": image, "command": ["echo", name]});
+            mallory
+                .try_post("container_requests", request(wanted))
+                .await;
+        }
+        Flood::Equals => {
+            mallory.try_post("container_requests", equal(image)).await;
+        }
+        Flood::Environments => {
+            let variables = (0..VARIABLES).map(|n| (format!("V{n}"), json!("x".repeat(200))));
+            let environment: serde_json::Map<_, _> = variables.collect();
+            let wanted = json!({"container_image": image, "command": ["echo", name],
+                                "environment": environment});
             mallory
                 .try_post("container_requests", request(wanted))
                 .await;
@@ -212,6 +243,27 @@ async fn attack(mallory: &Api, flood: Flood, image: &str, own: &str, round: usiz
                 .await,
         ),
     }
+}
+
+fn equal(image: &str) -> Value {
+    request(json!({"container_image": image, "command": ["equal"]}))
+}
+
+/// Ends the container of the equal requests with results, and says how long the answer took.
+async fn end_container(dispatcher: &Api, mallory: &Api, image: &str) {
+    let last = post(mallory, "container_requests", equal(image)).await;
+    let uuid = text(&last, "container_uuid");
+    dispatcher.lock(&uuid).await.ok();
+    let running = json!({"state": "Running", "log": image});
+    dispatcher.change(&uuid, running).await.ok();
+    let began = Instant::now();
+    let done = json!({"state": "Complete", "exit_code": 0, "log": image, "output": image});
+    let answer = dispatcher.change(&uuid, done).await;
+    let took = began.elapsed();
+    println!(
+        "the end of a container: status {} after {took:.1?}",
+        answer.status
+    );
 }
 
 /// How long requests of the clients take, for a while.

@@ -246,7 +246,7 @@ mod tests {
     fn insert(connection: &Connection, resource: &'static Resource, record: Record) -> Record {
         let now = crate::clock::now();
         let record = record.with("created_at", now.as_str());
-        rows::insert(connection, resource, &record.with("modified_at", now)).unwrap()
+        rows::insert(connection, resource, record.with("modified_at", now)).unwrap()
     }
 
     /// The level on a collection of `owner`. Another user owns a project, a project in it, and two

@@ -354,7 +354,7 @@ mod tests {
                 stored.set(attr.name, text);
             }
         }
-        rows::insert(connection, kind, &stored).unwrap();
+        rows::insert(connection, kind, stored).unwrap();
     }
 
     /// Also whoever reads one record reads what a listing shows, and no more.

@@ -24,7 +24,7 @@ pub fn add_to_parent(tx: &Tx<'_>, system: &Caller, request: &Record) -> Result<(
         let updated = parent
             .clone()
             .with("subrequests_cost", parent.float("subrequests_cost") + cost);
-        tx.update_derived(&CONTAINERS, system, &parent, &updated)?;
+        tx.update_derived(&CONTAINERS, system, &parent, updated)?;
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use crate::auth::{Caller, permission};
 use crate::collection::store;
-use crate::container::{constraints, image, mounts, reuse};
+use crate::container::{constraints, image, mounts, priority, reuse};
 use crate::db::rows;
 use crate::db::trash;
 use crate::error::{ApiError, Result};
@@ -24,16 +24,18 @@ const COPIED_ATTRIBUTES: [&str; 8] = [
     "published_ports",
 ];
 
-/// Finds or creates the container of a request, and returns its uuid.
-pub fn find_or_create(tx: &Tx<'_>, caller: &Caller, request: &Record) -> Result<String> {
+/// Finds or creates the container of a request. A new one has the priority that the request gives
+/// it.
+pub fn find_or_create(tx: &Tx<'_>, caller: &Caller, request: &Record) -> Result<Record> {
     let container = resolve(tx, caller, request)?;
     if request.bool("use_existing")
         && reads_inputs(tx, caller, &container)?
         && let Some(existing) = reuse::find_reusable(tx, caller, &container)?
     {
-        return Ok(existing.uuid().to_owned());
+        return Ok(existing);
     }
-    Ok(insert_queued(tx, caller, container)?.uuid().to_owned())
+    let priority = priority::requested(tx, request)?;
+    insert_queued(tx, caller, container.with("priority", priority))
 }
 
 /// Whether the caller may read all collections that the container mounts. Otherwise it could have
@@ -88,14 +90,15 @@ fn or_null(text: Option<&str>) -> Value {
 }
 
 fn resolve(tx: &Tx<'_>, caller: &Caller, request: &Record) -> Result<Record> {
-    let mut container: Record = COPIED_ATTRIBUTES
-        .into_iter()
-        .map(|name| (name.to_owned(), request.get(name).clone()))
-        .collect();
-    let (user, scopes) = runtime_user(tx, caller, request)?;
-    for name in ["scheduling_parameters", "secret_mounts"] {
-        container.set(name, request.get(name).clone());
+    let mut container = Record::new();
+    let names = ["scheduling_parameters", "secret_mounts"];
+    for name in COPIED_ATTRIBUTES.into_iter().chain(names) {
+        if let Some(attr) = CONTAINERS.attr(name) {
+            // The key for reuse is of complete attributes.
+            container.set(name, attr.coerce(request.get(name))?);
+        }
     }
+    let (user, scopes) = runtime_user(tx, caller, request)?;
     let image = image::resolve(tx, caller, request.text("container_image"))?;
     let runtime = constraints::with_defaults(request.get("runtime_constraints"));
     container

@@ -1,56 +1,43 @@
-//! Updates requests after their container has ended: hands over results, or retries.
+//! Updates a request after a container has ended: its own, or the one that made it.
 
 use serde_json::json;
 
-use crate::auth::{Caller, Identity};
+use crate::auth::Caller;
 use crate::clock;
 use crate::collection::content::ManifestContent;
 use crate::collection::store;
-use crate::container::{cost, priority, request_logs, retry};
+use crate::container::{cost, priority, request_logs};
 use crate::error::Result;
 use crate::record::Record;
 use crate::schema::{CONTAINER_REQUESTS, CONTAINERS};
 use crate::store::transaction::Tx;
 
-/// Finalizes or retries the requests of a container that is now Complete or Cancelled.
-pub fn finalize(tx: &Tx<'_>, container: &Record) -> Result<()> {
-    let system = Identity::system(tx.config.system_user());
-    let requests = request_logs::committed(tx, "container_uuid", container.uuid())?;
-    let (mut retried, mut finished) = (Vec::new(), Vec::new());
-    for request in requests {
-        if retry::is_due(tx, container, &request)? {
-            retried.push(request);
-        } else {
-            finished.push(request);
-        }
-    }
-    if !retried.is_empty() {
-        retry::with_new_container(tx, &system, container, &retried)?;
-    }
-    for request in finished {
-        finalize_request(tx, &system, &request)?;
-    }
-    cancel_children(tx, &system, container.uuid())
+/// Whether the container is Complete or Cancelled.
+pub fn has_ended(container: &Record) -> bool {
+    matches!(container.text("state"), "Complete" | "Cancelled")
 }
 
-/// Hands the results over to a request and makes it Final.
-pub fn finalize_request(tx: &Tx<'_>, system: &Caller, request: &Record) -> Result<Record> {
+/// Hands the results of the container over to a request and makes it Final.
+pub fn finalize_request(
+    tx: &Tx<'_>,
+    system: &Caller,
+    request: &Record,
+    container: Option<&Record>,
+) -> Result<Record> {
     let mut done = request
         .clone()
         .with("state", "Final")
         .with("secret_mounts", json!({}))
         .with("runtime_token", "");
-    if let Some(uuid) = request.some_text("container_uuid")
-        && let Some(container) = tx.fetch(&CONTAINERS, uuid)?
-    {
-        if let Some(log) = request_logs::save(tx, system, request, &container)? {
+    if let Some(container) = container {
+        if let Some(log) = request_logs::save(tx, system, request, container)? {
             done.set("log_uuid", log);
         }
-        if container.text("state") == "Complete" || container.text("state") == "Cancelled" {
-            if let Some(output) = output_collection(tx, system, request, &container)? {
+        if has_ended(container) {
+            if let Some(output) = output_collection(tx, system, request, container)? {
                 done.set("output_uuid", output);
             }
-            done.set("cumulative_cost", cost::cumulative(request, &container));
+            done.set("cumulative_cost", cost::cumulative(request, container));
         }
     }
     let done = tx.update_by_server(&CONTAINER_REQUESTS, system, request, done)?;
@@ -94,22 +81,17 @@ fn output_collection(
     Ok(Some(created.uuid().to_owned()))
 }
 
-/// Cancels the requests that an ended container had made.
-fn cancel_children(tx: &Tx<'_>, system: &Caller, container_uuid: &str) -> Result<()> {
-    for child in request_logs::committed(tx, "requesting_container_uuid", container_uuid)? {
-        let cancelled = child.clone().with("priority", 0);
-        let child = tx.update_by_server(&CONTAINER_REQUESTS, system, &child, cancelled)?;
-        let Some(uuid) = child.some_text("container_uuid") else {
-            continue;
-        };
-        let started = tx
-            .fetch(&CONTAINERS, uuid)?
-            .is_some_and(|container| !matches!(container.text("state"), "Queued" | "Locked"));
-        let uuid = uuid.to_owned();
-        if !started {
-            finalize_request(tx, system, &child)?;
-        }
-        priority::refresh(tx, &uuid)?;
+/// Cancels a request of a container that has ended.
+pub fn cancel_child(tx: &Tx<'_>, system: &Caller, child: &Record) -> Result<()> {
+    let cancelled = child.clone().with("priority", 0);
+    let child = tx.update_by_server(&CONTAINER_REQUESTS, system, child, cancelled)?;
+    let Some(uuid) = child.some_text("container_uuid") else {
+        return Ok(());
+    };
+    let container = tx.fetch(&CONTAINERS, uuid)?;
+    let state = container.as_ref().map(|container| container.text("state"));
+    if matches!(state, None | Some("Queued" | "Locked")) {
+        finalize_request(tx, system, &child, container.as_ref())?;
     }
-    Ok(())
+    priority::refresh(tx, uuid)
 }

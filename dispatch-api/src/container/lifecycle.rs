@@ -4,13 +4,13 @@
 use serde_json::{Map, Value, json};
 
 use super::state::{Actor, State, check_attributes, check_transition};
-use super::{finalize, priority, request_logs};
 use crate::auth::{Caller, permission, secrets};
 use crate::collection::store;
 use crate::error::{ApiError, Result};
 use crate::record::Record;
 use crate::record::patch;
 use crate::schema::{CONTAINERS, TOKENS};
+use crate::store::follow_ups::FollowUp;
 use crate::store::revocation::{self, RevocationScope};
 use crate::store::transaction::Tx;
 
@@ -296,13 +296,16 @@ fn propagate(tx: &Tx<'_>, caller: &Caller, old: &Record, new: &Record) -> Result
         revocation::revoke_attempt_tokens(tx, caller, new.uuid(), RevocationScope::All)?;
     }
     if is.is_final() && !was.is_final() {
-        return finalize::finalize(tx, new);
+        // The last is done first.
+        tx.queue_follow_up(FollowUp::Children, new.uuid());
+        tx.queue_follow_up(FollowUp::End, new.uuid());
+        return Ok(());
     }
     if old.get("log") != new.get("log") {
-        request_logs::update(tx, new)?;
+        tx.queue_follow_up(FollowUp::Log, new.uuid());
     }
     if old.get("priority") != new.get("priority") {
-        priority::propagate_to_children(tx, new.uuid())?;
+        tx.queue_follow_up(FollowUp::Priority, new.uuid());
     }
     Ok(())
 }

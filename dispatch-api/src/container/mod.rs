@@ -4,6 +4,7 @@ pub mod constraints;
 pub mod cost;
 pub mod create;
 pub mod finalize;
+pub mod follow_up;
 pub mod image;
 pub mod job_number;
 pub mod lifecycle;

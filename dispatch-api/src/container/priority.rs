@@ -1,15 +1,13 @@
 //! Computes container priorities from requests, and propagates them to child requests.
 
-use std::collections::HashSet;
+use rusqlite::OptionalExtension;
 
-use serde_json::Value;
-
-use crate::auth::{Caller, Identity};
+use crate::auth::Identity;
 use crate::clock;
-use crate::db::rows;
 use crate::error::Result;
 use crate::record::Record;
-use crate::schema::{CONTAINER_REQUESTS, CONTAINERS};
+use crate::schema::CONTAINERS;
+use crate::store::follow_ups::FollowUp;
 use crate::store::transaction::Tx;
 
 /// The weight of a request: by priority, then by age. Needs 64 bits.
@@ -22,79 +20,58 @@ pub fn weight(request_priority: i64, created_at_ms: i64) -> i64 {
         .saturating_sub(created_at_ms)
 }
 
-/// Recomputes the priority of a container and then of its descendants.
+/// Recomputes the priority of a container, and then of those that it requested.
 pub fn refresh(tx: &Tx<'_>, container_uuid: &str) -> Result<()> {
-    let system = Identity::system(tx.config.system_user());
-    let mut seen = HashSet::new();
-    let mut pending = vec![container_uuid.to_owned()];
-    while let Some(uuid) = pending.pop() {
-        // A container is never its own ancestor; without this check a cycle would loop forever.
-        if !seen.insert(uuid.clone()) {
-            continue;
-        }
-        if refresh_one(tx, &system, &uuid)? {
-            pending.extend(children(tx, &uuid)?);
-        }
+    // The record may be large, and mostly nothing changes.
+    let sql = "SELECT priority FROM containers \
+               WHERE uuid = ?1 AND state NOT IN ('Complete', 'Cancelled')";
+    let mut statement = tx.conn.prepare_cached(sql)?;
+    let known: Option<i64> = statement
+        .query_row([container_uuid], |row| row.get(0))
+        .optional()?;
+    let effective_priority = effective_priority(tx, container_uuid)?;
+    // Each container of a cycle of requests gets the highest priority in it, and then this ends.
+    if known.is_none_or(|known| known == effective_priority) {
+        return Ok(());
     }
-    Ok(())
-}
-
-/// Propagates a priority that was set by hand to the containers of child requests.
-pub fn propagate_to_children(tx: &Tx<'_>, container_uuid: &str) -> Result<()> {
-    for child in children(tx, container_uuid)? {
-        refresh(tx, &child)?;
-    }
-    Ok(())
-}
-
-fn children(tx: &Tx<'_>, container_uuid: &str) -> Result<Vec<String>> {
-    let clause = "requesting_container_uuid = ?1 AND state = 'Committed' \
-                  AND container_uuid IS NOT NULL";
-    let requests = rows::find(tx.conn, &CONTAINER_REQUESTS, clause, &[&container_uuid])?;
-    let containers = requests
-        .iter()
-        .map(|request| request.text("container_uuid"));
-    Ok(containers.map(str::to_owned).collect())
-}
-
-/// Returns true if the priority changed.
-fn refresh_one(tx: &Tx<'_>, system: &Caller, uuid: &str) -> Result<bool> {
-    let Some(container) = tx.fetch(&CONTAINERS, uuid)? else {
-        return Ok(false);
+    let Some(container) = tx.fetch(&CONTAINERS, container_uuid)? else {
+        return Ok(());
     };
-    if matches!(container.text("state"), "Complete" | "Cancelled") {
-        return Ok(false);
-    }
-    let effective_priority = effective_priority(tx, uuid)?;
-    if effective_priority == container.int("priority") {
-        return Ok(false);
-    }
+    let system = Identity::system(tx.config.system_user());
     let new = container.clone().with("priority", effective_priority);
-    tx.update_derived(&CONTAINERS, system, &container, &new)?;
-    Ok(true)
+    tx.update_derived(&CONTAINERS, &system, &container, new)?;
+    tx.queue_follow_up(FollowUp::Priority, container_uuid);
+    Ok(())
 }
 
-/// The highest priority that a committed request gives this container.
+/// The priority that a request gives a new container.
+pub fn requested(tx: &Tx<'_>, request: &Record) -> Result<i64> {
+    let sql = "SELECT priority FROM containers WHERE uuid = ?1";
+    let mut statement = tx.conn.prepare_cached(sql)?;
+    let parent = [request.text("requesting_container_uuid")];
+    let of_parent: Option<i64> = statement.query_row(parent, |row| row.get(0)).optional()?;
+    let created_at = request.some_text("created_at").unwrap_or(&tx.now);
+    let own = weight(request.int("priority"), clock::millis(created_at));
+    Ok(of_parent.unwrap_or(own))
+}
+
+/// The highest priority that a committed request gives this container. A child runs at its parent's
+/// priority, so that a workflow does not starve itself.
 pub fn effective_priority(tx: &Tx<'_>, container_uuid: &str) -> Result<i64> {
-    let clause = "container_uuid = ?1 AND state = 'Committed' AND priority > 0";
-    let requests = rows::find(tx.conn, &CONTAINER_REQUESTS, clause, &[&container_uuid])?;
+    let sql = "SELECT r.priority, r.created_at, parent.priority FROM container_requests r \
+               LEFT JOIN containers parent ON parent.uuid = r.requesting_container_uuid \
+               WHERE r.container_uuid = ?1 AND r.state = 'Committed' AND r.priority > 0";
+    let mut statement = tx.conn.prepare_cached(sql)?;
+    let mut rows = statement.query([container_uuid])?;
     let mut highest = 0;
-    for request in &requests {
-        highest = highest.max(requested_priority(tx, request)?);
+    while let Some(row) = rows.next()? {
+        let requested = match row.get::<_, Option<i64>>(2)? {
+            Some(of_parent) => of_parent,
+            None => weight(row.get(0)?, clock::millis(&row.get::<_, String>(1)?)),
+        };
+        highest = highest.max(requested);
     }
     Ok(highest)
-}
-
-fn requested_priority(tx: &Tx<'_>, request: &Record) -> Result<i64> {
-    let parent = tx.fetch(&CONTAINERS, request.text("requesting_container_uuid"))?;
-    // A child runs at its parent's priority, so that a workflow does not starve itself.
-    Ok(match parent.as_ref().map(|parent| parent.get("priority")) {
-        Some(Value::Number(priority)) => priority.as_i64().unwrap_or(0),
-        _ => weight(
-            request.int("priority"),
-            clock::millis(request.text("created_at")),
-        ),
-    })
 }
 
 #[cfg(test)]

@@ -34,6 +34,11 @@ const SERVER_SET_ATTRIBUTES: [&str; 6] = [
     "cumulative_cost",
 ];
 
+/// Maximum sizes in bytes of one word, and of all words and pointers to them: execve(2), with the
+/// usual stack of 8 MiB.
+const MAX_ARGUMENT_BYTES: usize = 128 << 10;
+const MAX_ARGUMENTS_BYTES: usize = 2 << 20;
+
 pub fn create(tx: &Tx<'_>, caller: &Caller, attributes: &Map<String, Value>) -> Result<Record> {
     let blank = Record::new()
         .with("state", "Uncommitted")
@@ -60,13 +65,10 @@ pub fn create(tx: &Tx<'_>, caller: &Caller, attributes: &Map<String, Value>) -> 
         return Err(wrong_transition("nil", &wanted));
     }
     normalise(tx, &mut request)?;
-    // The request is inserted uncommitted first, because the container's priority depends on it.
-    request.set("state", "Uncommitted");
-    let written = tx.create(&CONTAINER_REQUESTS, caller, request)?;
-    if wanted == "Committed" {
-        return commit(tx, caller, &written, written.clone());
+    match wanted.as_str() {
+        "Committed" => commit(tx, caller, None, request),
+        _ => tx.create(&CONTAINER_REQUESTS, caller, request),
     }
-    Ok(written)
 }
 
 /// Links a request made by a container to that container, with the priority of its requests.
@@ -121,12 +123,16 @@ pub fn update(
         _ => return Err(wrong_transition(&from, &to)),
     }
     match (from.as_str(), to.as_str()) {
-        ("Uncommitted", "Committed") => commit(tx, caller, &old, new),
+        ("Uncommitted", "Committed") => commit(tx, caller, Some(&old), new),
         ("Committed", "Final") => {
             new.set("state", "Committed");
             let written = tx.update(&CONTAINER_REQUESTS, caller, &old, new)?;
             let system = Identity::system(tx.config.system_user());
-            let done = finalize::finalize_request(tx, &system, &written)?;
+            let container = match written.some_text("container_uuid") {
+                Some(uuid) => tx.fetch(&CONTAINERS, uuid)?,
+                None => None,
+            };
+            let done = finalize::finalize_request(tx, &system, &written, container.as_ref())?;
             refresh_container_priority(tx, &done)?;
             Ok(done)
         }
@@ -155,30 +161,25 @@ fn refresh_container_priority(tx: &Tx<'_>, request: &Record) -> Result<()> {
     }
 }
 
-/// Commits a request by giving it a container.
-fn commit(tx: &Tx<'_>, caller: &Caller, old: &Record, new: Record) -> Result<Record> {
+/// Commits a request, new or a draft, by giving it a container.
+fn commit(tx: &Tx<'_>, caller: &Caller, draft: Option<&Record>, new: Record) -> Result<Record> {
     check_complete(tx, &new)?;
-    let container_uuid = create::find_or_create(tx, caller, &new)?;
+    let container = create::find_or_create(tx, caller, &new)?;
     let new = new
         .with("state", "Committed")
-        .with("container_uuid", container_uuid.as_str())
+        .with("container_uuid", container.uuid())
         .with("container_count", 1);
-    let written = tx.update(&CONTAINER_REQUESTS, caller, old, new)?;
-    priority::refresh(tx, &container_uuid)?;
-    let Some(container) = tx.fetch(&CONTAINERS, &container_uuid)? else {
-        return Ok(written);
+    let written = match draft {
+        Some(draft) => tx.update(&CONTAINER_REQUESTS, caller, draft, new)?,
+        None => tx.create(&CONTAINER_REQUESTS, caller, new)?,
     };
+    priority::refresh(tx, container.uuid())?;
     // A reused container may have ended or saved its log earlier.
-    if matches!(container.text("state"), "Complete" | "Cancelled") {
-        let system = Identity::system(tx.config.system_user());
-        return finalize::finalize_request(tx, &system, &written);
+    let system = Identity::system(tx.config.system_user());
+    if finalize::has_ended(&container) {
+        return finalize::finalize_request(tx, &system, &written, Some(&container));
     }
-    if container.some_text("log").is_some() {
-        request_logs::update(tx, &container)?;
-    }
-    Ok(tx
-        .fetch(&CONTAINER_REQUESTS, written.uuid())?
-        .unwrap_or(written))
+    request_logs::give(tx, &system, &written, &container)
 }
 
 /// Validates what holds in every state, and normalises constraints.
@@ -209,7 +210,36 @@ fn normalise(tx: &Tx<'_>, request: &mut Record) -> Result<()> {
             "Environment must be an object with string values",
         ));
     }
-    Ok(())
+    check_arguments(request)
+}
+
+/// Refuses a command with an environment that no program can be started with.
+fn check_arguments(request: &Record) -> Result<()> {
+    let words = request.get("command").as_array().into_iter().flatten();
+    let words = words.filter_map(Value::as_str).map(str::len);
+    let pairs = request.get("environment").as_object().into_iter().flatten();
+    let pairs = pairs.map(|(name, value)| name.len() + 1 + value.as_str().map_or(0, str::len));
+    let (mut longest, mut all) = (0, 0);
+    for length in words.chain(pairs) {
+        longest = longest.max(length + 1);
+        all += length + 1 + size_of::<*const u8>();
+    }
+    let limits = [
+        (
+            "One word of command or environment",
+            longest,
+            MAX_ARGUMENT_BYTES,
+        ),
+        ("Command and environment together", all, MAX_ARGUMENTS_BYTES),
+    ];
+    let problems = limits.into_iter().filter(|(_, bytes, limit)| bytes > limit);
+    let sentences = problems.map(|(what, bytes, limit)| {
+        format!(
+            "{what}: {bytes} bytes, and Linux starts no program with more than {limit} \
+             (execve: argument list too long); pass them in a file that is mounted"
+        )
+    });
+    ApiError::reject_all(sentences.collect())
 }
 
 /// Programs read it as a 32-bit number.

@@ -2,31 +2,21 @@
 
 use serde_json::json;
 
-use crate::auth::{Caller, Identity};
+use crate::auth::Caller;
 use crate::collection::content::{self, ManifestContent};
 use crate::collection::store;
-use crate::db::rows;
 use crate::error::Result;
 use crate::record::Record;
 use crate::schema::{COLLECTIONS, CONTAINER_REQUESTS};
 use crate::store::transaction::Tx;
 
-/// The committed requests with this uuid in an attribute.
-pub fn committed(tx: &Tx<'_>, attribute: &str, uuid: &str) -> Result<Vec<Record>> {
-    let clause = format!("{attribute} = ?1 AND state = 'Committed' ORDER BY created_at, uuid");
-    rows::find(tx.conn, &CONTAINER_REQUESTS, &clause, &[&uuid])
-}
-
-/// Adds the container's current log to the log collection of every committed request.
-pub fn update(tx: &Tx<'_>, container: &Record) -> Result<()> {
-    let system = Identity::system(tx.config.system_user());
-    for request in committed(tx, "container_uuid", container.uuid())? {
-        if let Some(log) = save(tx, &system, &request, container)? {
-            let updated = request.clone().with("log_uuid", log);
-            tx.update_by_server(&CONTAINER_REQUESTS, &system, &request, updated)?;
-        }
-    }
-    Ok(())
+/// Adds the container's current log to the log collection of a request, and returns the request.
+pub fn give(tx: &Tx<'_>, system: &Caller, request: &Record, container: &Record) -> Result<Record> {
+    let Some(log) = save(tx, system, request, container)? else {
+        return Ok(request.clone());
+    };
+    let updated = request.clone().with("log_uuid", log);
+    tx.update_by_server(&CONTAINER_REQUESTS, system, request, updated)
 }
 
 /// Creates or updates the log collection of a request. Logs of earlier attempts stay in it.

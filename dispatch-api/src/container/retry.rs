@@ -6,8 +6,8 @@ use crunch_contract::runtime_status::PERMANENT_FAILURE;
 use serde_json::{Value, json};
 
 use crate::auth::Caller;
-use crate::container::{cost, create, priority, request_logs};
-use crate::error::Result;
+use crate::container::{cost, create, request_logs};
+use crate::error::{ApiError, Result};
 use crate::record::Record;
 use crate::schema::{CONTAINER_REQUESTS, CONTAINERS};
 use crate::store::transaction::Tx;
@@ -35,37 +35,55 @@ fn may_run_again(tx: &Tx<'_>, request: &Record) -> Result<bool> {
     Ok(request.int("priority") > 0 && request.int("container_count") < limit && parent_runs)
 }
 
-/// Creates one container for all these requests.
+/// Gives the request another container, and returns its uuid. All requests of the cancelled
+/// container get the same: `next`, after the first.
 pub fn with_new_container(
     tx: &Tx<'_>,
     system: &Caller,
     cancelled: &Record,
-    requests: &[Record],
-) -> Result<()> {
-    let secrets = requests.first().cloned().unwrap_or_default();
-    let next = create::retry_of(tx, system, cancelled, merged_scheduling(requests), &secrets)?;
-    for request in requests {
-        let mut retried_request = request.clone();
-        // The final log of a container that is retried is visible only here.
-        if let Some(log) = request_logs::save(tx, system, request, cancelled)? {
-            retried_request.set("log_uuid", log);
+    next: Option<String>,
+    request: &Record,
+) -> Result<String> {
+    let next = match next {
+        Some(next) => next,
+        None => {
+            let wishes = merged_scheduling(&scheduling_of_all(tx, cancelled)?);
+            let next = create::retry_of(tx, system, cancelled, wishes, request)?;
+            next.uuid().to_owned()
         }
-        let retried_request = retried_request
-            .with("container_uuid", next.uuid())
-            .with("container_count", request.int("container_count") + 1)
-            .with("cumulative_cost", cost::cumulative(request, cancelled));
-        tx.update_by_server(&CONTAINER_REQUESTS, system, request, retried_request)?;
+    };
+    let mut retried_request = request.clone();
+    // The final log of a container that is retried is visible only here.
+    if let Some(log) = request_logs::save(tx, system, request, cancelled)? {
+        retried_request.set("log_uuid", log);
     }
-    priority::refresh(tx, next.uuid())
+    let retried_request = retried_request
+        .with("container_uuid", next.as_str())
+        .with("container_count", request.int("container_count") + 1)
+        .with("cumulative_cost", cost::cumulative(request, cancelled));
+    tx.update_by_server(&CONTAINER_REQUESTS, system, request, retried_request)?;
+    Ok(next)
+}
+
+/// The different scheduling parameters of the requests that get another container.
+fn scheduling_of_all(tx: &Tx<'_>, cancelled: &Record) -> Result<Vec<Value>> {
+    let sql = "SELECT scheduling_parameters FROM container_requests \
+               WHERE container_uuid = ?1 AND state = 'Committed' AND priority > 0 \
+               AND container_count < coalesce(container_count_max, ?2) \
+               GROUP BY scheduling_parameters ORDER BY min(created_at)";
+    let mut statement = tx.conn.prepare_cached(sql)?;
+    let limit = tx.config.container_count_max;
+    let texts = statement.query_map((cancelled.uuid(), limit), |row| row.get::<_, String>(0))?;
+    let parse = |text: rusqlite::Result<String>| {
+        serde_json::from_str(&text?)
+            .map_err(|problem| ApiError::BadRecord(format!("scheduling parameters: {problem}")))
+    };
+    texts.map(parse).collect()
 }
 
 /// Scheduling parameters of one container for several requests: the most permissive of each.
-fn merged_scheduling(requests: &[Record]) -> Value {
-    let each = || {
-        requests
-            .iter()
-            .map(|request| request.get("scheduling_parameters"))
-    };
+fn merged_scheduling(requests: &[Value]) -> Value {
+    let each = || requests.iter();
     let lists = each().filter_map(|one| one["partitions"].as_array());
     let lists: Vec<&Vec<Value>> = lists.collect();
     let mut partitions: Vec<Value> = Vec::new();
@@ -92,11 +110,8 @@ fn merged_scheduling(requests: &[Record]) -> Value {
 mod tests {
     use super::*;
 
-    fn request(partitions: Value, max_run_time: i64) -> Record {
-        Record::new().with(
-            "scheduling_parameters",
-            json!({"partitions": partitions, "max_run_time": max_run_time, "preemptible": false, "supervisor": false}),
-        )
+    fn request(partitions: Value, max_run_time: i64) -> Value {
+        json!({"partitions": partitions, "max_run_time": max_run_time, "preemptible": false, "supervisor": false})
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Finds an existing container that does the same work.
 
 use data_encoding::HEXLOWER;
+use serde::Serialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
@@ -29,40 +30,45 @@ const WORK_ATTRIBUTES: [&str; 11] = [
 
 /// A hash of the work attributes, independent of the order of object keys.
 pub fn reuse_key(container: &Record) -> String {
-    let mut text = String::new();
+    let mut text = Vec::new();
     for name in WORK_ATTRIBUTES {
-        text.push_str(name);
-        text.push('=');
+        text.extend_from_slice(name.as_bytes());
+        text.push(b'=');
         canonical(container.get(name), &mut text);
-        text.push('\n');
+        text.push(b'\n');
     }
     HEXLOWER.encode(&Sha256::digest(text))
 }
 
-fn canonical(value: &Value, out: &mut String) {
+fn canonical(value: &Value, out: &mut Vec<u8>) {
     match value {
         Value::Object(object) => {
             let mut keys: Vec<&String> = object.keys().collect();
             keys.sort();
-            out.push('{');
+            out.push(b'{');
             for key in keys {
-                out.push_str(&Value::from(key.as_str()).to_string());
-                out.push(':');
+                write_json(key, out);
+                out.push(b':');
                 canonical(&object[key], out);
-                out.push(',');
+                out.push(b',');
             }
-            out.push('}');
+            out.push(b'}');
         }
         Value::Array(list) => {
-            out.push('[');
+            out.push(b'[');
             for item in list {
                 canonical(item, out);
-                out.push(',');
+                out.push(b',');
             }
-            out.push(']');
+            out.push(b']');
         }
-        other => out.push_str(&other.to_string()),
+        other => write_json(other, out),
     }
+}
+
+/// Text and scalars can always be written to memory.
+fn write_json(value: &impl Serialize, out: &mut Vec<u8>) {
+    let _ = serde_json::to_writer(out, value);
 }
 
 /// The best existing container that does the work of a new one: a successful one, else the one that

@@ -16,6 +16,7 @@ const LAYOUT_MIGRATIONS: &[&str] = &[
     include_str!("0007_job_numbers.sql"),
     include_str!("0008_quotas.sql"),
     include_str!("0009_readers.sql"),
+    include_str!("0010_follow_ups.sql"),
 ];
 
 #[derive(Debug, thiserror::Error)]

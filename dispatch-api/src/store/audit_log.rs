@@ -1,5 +1,7 @@
 //! The audit log: an entry for every change of a container, request or collection.
 
+use std::io;
+
 use rusqlite::Connection;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::{Value, json};
@@ -41,10 +43,10 @@ pub fn record_change(
     }
     let uuid = config.new_uuid(&LOGS);
     let names = config.rules.event_attributes;
-    let mut properties = properties(change, None)?;
-    if properties.len() > MAX_PROPERTIES_BYTES {
-        properties = self::properties(change, Some(names))?;
-    }
+    let properties = match properties(change, None, MAX_PROPERTIES_BYTES) {
+        Ok(properties) => properties,
+        Err(_) => properties(change, Some(names), usize::MAX)?,
+    };
     connection
         .prepare_cached(
             "INSERT INTO logs (uuid, owner_uuid, modified_by_user_uuid, created_at, modified_at, event_at, \
@@ -83,9 +85,37 @@ pub fn record_change(
     Ok(Some(Event::from_log(&entry, names)))
 }
 
-fn properties(change: &Change<'_>, only: Option<&[&str]>) -> Result<String> {
-    serde_json::to_string(&Properties { change, only })
-        .map_err(|problem| ApiError::BadRecord(format!("cannot encode a log entry: {problem}")))
+/// The properties as JSON, or an error if they take more bytes.
+fn properties(change: &Change<'_>, only: Option<&[&str]>, max_bytes: usize) -> Result<String> {
+    let unencodable =
+        |why: String| ApiError::BadRecord(format!("cannot encode a log entry: {why}"));
+    let mut text = Bounded {
+        bytes: Vec::new(),
+        max_bytes,
+    };
+    serde_json::to_writer(&mut text, &Properties { change, only })
+        .map_err(|problem| unencodable(problem.to_string()))?;
+    String::from_utf8(text.bytes).map_err(|problem| unencodable(problem.to_string()))
+}
+
+/// A text that may have so many bytes.
+struct Bounded {
+    bytes: Vec<u8>,
+    max_bytes: usize,
+}
+
+impl io::Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.bytes.len() + bytes.len() > self.max_bytes {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Serializes directly from the records, because this runs at every change.

@@ -3,6 +3,7 @@
 pub mod audit_log;
 pub mod cluster_config;
 pub mod fair_queue;
+pub mod follow_ups;
 pub mod quota;
 pub mod revocation;
 pub mod transaction;

@@ -1,6 +1,7 @@
 //! The open transaction of a write: record changes, and the effects to publish after the commit.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 
@@ -14,25 +15,47 @@ use crate::record::Record;
 use crate::schema::{self, Resource};
 use crate::store::audit_log::{self, Change};
 use crate::store::cluster_config::ClusterConfig;
+use crate::store::follow_ups::FollowUp;
 use crate::store::quota;
+
+/// Numbers of requests that one write brings up to date with containers: at least, and at most if
+/// it takes no longer than [`FOLLOW_UP_TIME`]. All other writes wait meanwhile.
+const MIN_FOLLOW_UPS: usize = 4;
+const MAX_FOLLOW_UPS: usize = 64;
+const FOLLOW_UP_TIME: Duration = Duration::from_millis(4);
 
 /// Events and overrides to publish after the commit.
 #[derive(Default)]
 pub struct Effects {
     pub events: Vec<Event>,
     pub overrides: Vec<ExpiryOverride>,
+    /// Containers whose requests have to follow a change.
+    pub follow_ups: Vec<(FollowUp, String)>,
+    /// Whether later writes have to go on with that.
+    pub is_unfinished: bool,
 }
 
 impl Effects {
-    /// Removes the effects after the first `events` and `overrides`.
-    fn truncate(&mut self, (events, overrides): (usize, usize)) {
+    /// The numbers of effects so far.
+    fn lengths(&self) -> [usize; 3] {
+        [
+            self.events.len(),
+            self.overrides.len(),
+            self.follow_ups.len(),
+        ]
+    }
+
+    /// Removes all effects but these first ones.
+    fn truncate(&mut self, [events, overrides, follow_ups]: [usize; 3]) {
         self.events.truncate(events);
         self.overrides.truncate(overrides);
+        self.follow_ups.truncate(follow_ups);
     }
 
     pub fn append(&mut self, later: Effects) {
         self.events.extend(later.events);
         self.overrides.extend(later.overrides);
+        self.is_unfinished |= later.is_unfinished;
     }
 }
 
@@ -40,6 +63,8 @@ pub struct Tx<'a> {
     pub conn: &'a Connection,
     pub config: &'a ClusterConfig,
     pub now: String,
+    began: Instant,
+    follow_ups: Cell<usize>,
     effects: RefCell<Effects>,
 }
 
@@ -49,6 +74,8 @@ impl<'a> Tx<'a> {
             conn,
             config,
             now: clock::now(),
+            began: Instant::now(),
+            follow_ups: Cell::default(),
             effects: RefCell::default(),
         }
     }
@@ -60,10 +87,7 @@ impl<'a> Tx<'a> {
     /// Runs a part of the write in a savepoint. If the part fails, only its changes are rolled
     /// back.
     pub fn in_savepoint<T>(&self, part: impl FnOnce() -> Result<T>) -> Result<T> {
-        let before = {
-            let effects = self.effects.borrow();
-            (effects.events.len(), effects.overrides.len())
-        };
+        let before = self.effects.borrow().lengths();
         self.conn.execute_batch("SAVEPOINT part")?;
         let result = part();
         match &result {
@@ -102,7 +126,7 @@ impl<'a> Tx<'a> {
         record.set("created_at", self.now.as_str());
         record.set("modified_at", self.now.as_str());
         record.set("modified_by_user_uuid", caller.user_uuid.as_str());
-        let record = rows::insert(self.conn, resource, &record)?;
+        let record = rows::insert(self.conn, resource, record)?;
         self.record_change(resource, caller, "create", None, Some(&record))?;
         Ok(record)
     }
@@ -136,7 +160,7 @@ impl<'a> Tx<'a> {
             return Ok(old.clone());
         }
         new.set("modified_at", self.now.as_str());
-        let new = rows::update(self.conn, resource, old, &new)?;
+        let new = rows::update(self.conn, resource, old, new)?;
         self.record_change(resource, system, "update", Some(old), Some(&new))?;
         Ok(new)
     }
@@ -147,7 +171,7 @@ impl<'a> Tx<'a> {
         resource: &'static Resource,
         caller: &Caller,
         old: &Record,
-        new: &Record,
+        new: Record,
     ) -> Result<Record> {
         let new = rows::update(self.conn, resource, old, new)?;
         if self.config.rules.logs_derived_changes {
@@ -159,6 +183,32 @@ impl<'a> Tx<'a> {
     pub fn delete(&self, resource: &'static Resource, caller: &Caller, old: &Record) -> Result<()> {
         rows::delete(self.conn, resource, old.uuid())?;
         self.record_change(resource, caller, "delete", Some(old), None)
+    }
+
+    /// Whether this write may bring one more request up to date with a container.
+    pub fn take_turn(&self) -> bool {
+        let taken = self.follow_ups.get();
+        self.follow_ups.set(taken + 1);
+        taken < MIN_FOLLOW_UPS || taken < MAX_FOLLOW_UPS && self.began.elapsed() < FOLLOW_UP_TIME
+    }
+
+    /// Lets the requests of a container follow its change, at the end of this write.
+    pub fn queue_follow_up(&self, kind: FollowUp, container_uuid: &str) {
+        let mut effects = self.effects.borrow_mut();
+        effects.follow_ups.push((kind, container_uuid.to_owned()));
+    }
+
+    /// Takes what was queued last: it follows from what was queued before.
+    pub fn next_follow_up(&self) -> Option<(FollowUp, String)> {
+        self.effects.borrow_mut().follow_ups.pop()
+    }
+
+    pub fn set_unfinished(&self) {
+        self.effects.borrow_mut().is_unfinished = true;
+    }
+
+    pub fn is_unfinished(&self) -> bool {
+        self.effects.borrow().is_unfinished
     }
 
     pub fn queue_override(&self, change: ExpiryOverride) {
@@ -181,7 +231,7 @@ impl<'a> Tx<'a> {
         if entry.some_text("event_at").is_none() {
             entry.set("event_at", self.now.as_str());
         }
-        let entry = rows::insert(self.conn, &schema::LOGS, &entry)?;
+        let entry = rows::insert(self.conn, &schema::LOGS, entry)?;
         self.queue_event(Event::from_log(&entry, self.config.rules.event_attributes));
         Ok(entry)
     }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use rusqlite::{Connection, ErrorCode, Transaction};
 use tracing::{error, warn};
 
+use crate::container::follow_up;
 use crate::db::deadline::Deadline;
 use crate::error::{ApiError, Result};
 use crate::events::event::Event;
@@ -109,7 +110,8 @@ where
         if self.origin.is_gone() {
             return WriteOutcome::Gone;
         }
-        self.result = self.work.take().map(|work| work(tx));
+        let done = self.work.take().map(|work| work(tx));
+        self.result = done.map(|done| done.and_then(|value| follow_up::run(tx).map(|()| value)));
         match self.result {
             Some(Ok(_)) => WriteOutcome::Commit,
             Some(Err(ApiError::DiskFull)) => WriteOutcome::DiskFull,
@@ -196,6 +198,8 @@ fn run_writer(
     deadline: &Deadline,
     publish: &Publish,
 ) {
+    // Has a second owner while follow-ups wait in the queue.
+    let follow_ups = Arc::new(());
     while let Some(first) = queue.pop() {
         let mut batch = Vec::new();
         let outcome = commit_batch(
@@ -208,6 +212,10 @@ fn run_writer(
         deadline.set(None);
         let committed = match outcome {
             Ok(effects) => {
+                if effects.is_unfinished && Arc::strong_count(&follow_ups) == 1 {
+                    // If the queue is full or closed, the next periodic run does them.
+                    let _ = queue.push(None, follow_up_write(follow_ups.clone()));
+                }
                 publish(effects.events, effects.overrides);
                 Ok(())
             }
@@ -225,6 +233,20 @@ fn run_writer(
             write.send_reply(committed);
         }
     }
+}
+
+/// The write that goes on with what other writes have begun. Nobody waits for it.
+fn follow_up_write(queued: Arc<()>) -> Box<dyn QueuedWrite> {
+    let work = move |tx: &Tx<'_>| {
+        drop(queued);
+        follow_up::run_batch(tx)
+    };
+    Box::new(WriteRequest {
+        origin: WriteOrigin::server(),
+        work: Some(work),
+        result: None,
+        reply: channel().0,
+    })
 }
 
 /// Runs the first write, and others that wait, in one transaction. All of them are in `batch` then,

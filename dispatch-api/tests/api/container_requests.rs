@@ -1,8 +1,10 @@
 //! Requests: commit, reuse, priorities, children and results.
 
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
 
-use crate::fixture::{Fixture, Response, request, submit};
+use crate::fixture::{Fixture, Response, STEP_TIMEOUT, request, submit};
 
 const FOO: &str = ". acbd18db4cc2f85cedef654fccc4a4d8+3 0:3:foo.txt\n";
 
@@ -59,6 +61,18 @@ async fn what_cannot_run_is_refused_with_a_sentence_that_names_it() {
             "Priority must be between 0 and 1000",
         ),
         (json!({"runtime_constraints": {"ram": 1}}), "vcpus"),
+        (
+            json!({"command": ["sh", "-c", "x".repeat(128 << 10)]}),
+            "One word of command or environment: 131073 bytes",
+        ),
+        (
+            json!({"command": vec!["x".repeat(1000); 2100]}),
+            "Command and environment together: 2118900 bytes",
+        ),
+        (
+            json!({"environment": {"A": "x".repeat(128 << 10)}}),
+            "pass them in a file",
+        ),
         (json!({"output_path": "/elsewhere"}), "/elsewhere"),
         (
             json!({"output_storage_classes": ["default", "archive"]}),
@@ -112,6 +126,34 @@ async fn finished_work_is_reused_with_its_results() {
     assert_eq!(second["container_uuid"], uuid);
     assert_eq!(second["state"], "Final");
     assert!(second["output_uuid"].is_string());
+}
+
+/// The server goes on after a restart with what one write began.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hundred_requests_of_one_container_get_its_results() {
+    let fixture = Fixture::new().await;
+    let pdh = fixture.image().await;
+    let first = fixture.submit(json!({})).await;
+    for _ in 1..100 {
+        let same = fixture.submit(json!({})).await;
+        assert_eq!(same["container_uuid"], first["container_uuid"]);
+    }
+    finish(&fixture, first["container_uuid"].as_str().unwrap(), &pdh).await;
+    let fixture = fixture.restarted().await;
+    let until = Instant::now() + STEP_TIMEOUT;
+    let open = json!([["state", "=", "Committed"]]);
+    while count(&fixture, &open).await != 0 {
+        assert!(Instant::now() < until);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let done = json!([["output_uuid", "!=", null], ["log_uuid", "!=", null]]);
+    assert_eq!(count(&fixture, &done).await, 100);
+}
+
+async fn count(fixture: &Fixture, filters: &Value) -> Value {
+    let params = json!({"filters": filters, "limit": 0});
+    let listed = fixture.admin.list("container_requests", params).await.ok();
+    listed["items_available"].clone()
 }
 
 /// Runs a container to success with this collection as log and output.

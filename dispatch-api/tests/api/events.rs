@@ -120,14 +120,17 @@ async fn changes_of_state_and_of_priority_are_told() {
         (&created["event_type"], &created["object_kind"]),
         (&json!("create"), &json!("arvados#container"))
     );
+    let attributes = &created["properties"]["new_attributes"];
+    assert!(attributes["priority"].as_i64().unwrap() > 0);
+    let request = format!("container_requests/{}", request["uuid"].as_str().unwrap());
+    let held = json!({"container_request": {"priority": 0}});
+    fixture.admin.put(&request, held).await.ok();
+    let lowered = listener.next_about(uuid).await;
+    assert_eq!(lowered["properties"]["new_attributes"]["priority"], 0);
+    let raised = json!({"container_request": {"priority": 5}});
+    fixture.admin.put(&request, raised).await.ok();
     let raised = listener.next_about(uuid).await;
     assert_eq!(raised["properties"]["old_attributes"]["priority"], 0);
-    assert!(
-        raised["properties"]["new_attributes"]["priority"]
-            .as_i64()
-            .unwrap()
-            > 0
-    );
     fixture.admin.lock(uuid).await.ok();
     let locked = listener.next_about(uuid).await;
     assert_eq!(locked["properties"]["new_attributes"]["state"], "Locked");
