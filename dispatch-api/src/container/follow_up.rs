@@ -30,8 +30,9 @@ pub fn run_batch(tx: &Tx<'_>) -> Result<()> {
         let progress = match tx.next_follow_up() {
             Some((kind, container_uuid)) => Some(Progress::new(kind, container_uuid)),
             None if tx.is_unfinished() => None,
-            None => Progress::any(tx.conn)?,
+            None => Progress::first(tx.conn)?,
         };
+        // A container whose requests are not finished then is the last in line.
         match progress {
             Some(progress) => go_on(tx, progress, follow_or_log)?,
             None => return Ok(()),
@@ -91,7 +92,7 @@ fn follow(tx: &Tx<'_>, progress: &mut Progress, request: &Record) -> Result<()> 
                 return Ok(());
             };
             if retry::is_due(tx, &ended, request)? {
-                let next = progress.retry_uuid.take();
+                let next = progress.retry_uuid.clone();
                 let next = retry::with_new_container(tx, &system, &ended, next, request)?;
                 progress.retry_uuid = Some(next);
             } else {
@@ -304,6 +305,39 @@ mod tests {
         server.connection.execute(sql, []).unwrap();
         let is_done = "container_uuid IN (SELECT uuid FROM containers WHERE priority = 9)";
         assert_few_at_a_time(&server.follow(FollowUp::Priority, &container, is_done));
+    }
+
+    #[test]
+    fn containers_with_many_requests_take_turns() {
+        let server = Server::new();
+        let containers = [(); 2].map(|()| {
+            let container = server.create(&CONTAINERS, json!({"state": "Complete"}));
+            server.requests("container_uuid", &container);
+            server.begin(FollowUp::End, &container);
+            container
+        });
+        let open = |container: &Record| -> i64 {
+            let sql = "SELECT count(*) FROM container_requests \
+                       WHERE container_uuid = ?1 AND state = 'Committed'";
+            let count = server
+                .connection
+                .query_row(sql, [container.uuid()], |row| row.get(0));
+            count.unwrap()
+        };
+        for _ in 0..4 {
+            let before = containers.each_ref().map(open);
+            for _ in 0..2 {
+                server.write(|tx, _| run_batch(tx).unwrap());
+            }
+            let after = containers.each_ref().map(open);
+            assert!(
+                after[0] < before[0] && after[1] < before[1],
+                "{before:?} {after:?}"
+            );
+            if after.contains(&0) {
+                break;
+            }
+        }
     }
 
     #[test]

@@ -63,10 +63,10 @@ impl Progress {
         }
     }
 
-    /// Any row of the table.
-    pub fn any(connection: &Connection) -> Result<Option<Self>> {
+    /// The row that was saved first.
+    pub fn first(connection: &Connection) -> Result<Option<Self>> {
         let sql = "SELECT container_uuid, kind, after_created_at, after_uuid, retry_uuid \
-                   FROM follow_ups LIMIT 1";
+                   FROM follow_ups ORDER BY rowid LIMIT 1";
         let mut statement = connection.prepare_cached(sql)?;
         let row = statement.query_row([], |row| {
             let kind: String = row.get(1)?;
@@ -93,7 +93,7 @@ impl Progress {
         Ok(rows::find(connection, &CONTAINER_REQUESTS, &clause, &params)?.pop())
     }
 
-    /// Leaves the rest to later writes.
+    /// Leaves the rest to later writes, behind the other rows.
     pub fn save(&self, connection: &Connection) -> Result<()> {
         let sql = "INSERT OR REPLACE INTO follow_ups \
                    (container_uuid, kind, after_created_at, after_uuid, retry_uuid) \
