@@ -34,9 +34,8 @@ const SERVER_SET_ATTRIBUTES: [&str; 6] = [
     "cumulative_cost",
 ];
 
-/// Maximum sizes in bytes of one word, and of all words and pointers to them: execve(2), with the
-/// usual stack of 8 MiB.
-const MAX_ARGUMENT_BYTES: usize = 128 << 10;
+/// Maximum size in bytes of all words of command and environment, and of pointers to them:
+/// execve(2), with the usual stack of 8 MiB.
 const MAX_ARGUMENTS_BYTES: usize = 2 << 20;
 
 pub fn create(tx: &Tx<'_>, caller: &Caller, attributes: &Map<String, Value>) -> Result<Record> {
@@ -213,33 +212,25 @@ fn normalise(tx: &Tx<'_>, request: &mut Record) -> Result<()> {
     check_arguments(request)
 }
 
-/// Refuses a command with an environment that no program can be started with.
+/// Refuses a command and an environment that are together more than a program can be started with.
+/// For one word that is too long, crunch-run has a sentence.
 fn check_arguments(request: &Record) -> Result<()> {
     let words = request.get("command").as_array().into_iter().flatten();
     let words = words.filter_map(Value::as_str).map(str::len);
     let pairs = request.get("environment").as_object().into_iter().flatten();
     let pairs = pairs.map(|(name, value)| name.len() + 1 + value.as_str().map_or(0, str::len));
-    let (mut longest, mut all) = (0, 0);
-    for length in words.chain(pairs) {
-        longest = longest.max(length + 1);
-        all += length + 1 + size_of::<*const u8>();
+    let ended_words = words.chain(pairs).map(|length| length + 1);
+    let bytes: usize = ended_words
+        .map(|length| length + size_of::<*const u8>())
+        .sum();
+    if bytes <= MAX_ARGUMENTS_BYTES {
+        return Ok(());
     }
-    let limits = [
-        (
-            "One word of command or environment",
-            longest,
-            MAX_ARGUMENT_BYTES,
-        ),
-        ("Command and environment together", all, MAX_ARGUMENTS_BYTES),
-    ];
-    let problems = limits.into_iter().filter(|(_, bytes, limit)| bytes > limit);
-    let sentences = problems.map(|(what, bytes, limit)| {
-        format!(
-            "{what}: {bytes} bytes, and Linux starts no program with more than {limit} \
-             (execve: argument list too long); pass them in a file that is mounted"
-        )
-    });
-    ApiError::reject_all(sentences.collect())
+    Err(ApiError::invalid(format!(
+        "Command and environment together take {bytes} bytes, and Linux starts no program with \
+         more than {MAX_ARGUMENTS_BYTES} (execve: argument list too long); pass them in a file \
+         that is mounted"
+    )))
 }
 
 /// Programs read it as a 32-bit number.

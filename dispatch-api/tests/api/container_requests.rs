@@ -62,15 +62,11 @@ async fn what_cannot_run_is_refused_with_a_sentence_that_names_it() {
         ),
         (json!({"runtime_constraints": {"ram": 1}}), "vcpus"),
         (
-            json!({"command": ["sh", "-c", "x".repeat(128 << 10)]}),
-            "One word of command or environment: 131073 bytes",
-        ),
-        (
             json!({"command": vec!["x".repeat(1000); 2100]}),
-            "Command and environment together: 2118900 bytes",
+            "Command and environment together take 2118900 bytes",
         ),
         (
-            json!({"environment": {"A": "x".repeat(128 << 10)}}),
+            json!({"environment": {"A": "x".repeat(2 << 20)}}),
             "pass them in a file",
         ),
         (json!({"output_path": "/elsewhere"}), "/elsewhere"),
