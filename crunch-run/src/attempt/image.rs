@@ -23,8 +23,8 @@ pub struct ImageFile {
     label: String,
     /// Image id, if the file name is one.
     id: Option<String>,
-    /// The label, if the collection is named by its content.
-    content: Option<String>,
+    /// Name of the content: that of the collection, and the file.
+    content: String,
     extents: Vec<Extent>,
     size: u64,
 }
@@ -53,10 +53,16 @@ impl ImageFile {
                 error.to_string(),
             )
         })?;
-        Self::choose(collection, &manifest)
+        let pdh = collection.parse().ok().or(found.portable_data_hash);
+        let pdh = pdh.ok_or_else(|| {
+            Failure::NeverRan(format!(
+                "the API server does not name the content of {collection}"
+            ))
+        })?;
+        Self::choose(collection, &pdh, &manifest)
     }
 
-    fn choose(collection: &str, manifest: &Manifest) -> Result<Self, Failure> {
+    fn choose(collection: &str, pdh: &Pdh, manifest: &Manifest) -> Result<Self, Failure> {
         let tree = manifest.tree();
         let names: Vec<(String, u64)> = tree
             .list("")
@@ -100,10 +106,9 @@ impl ImageFile {
         let id = name
             .strip_suffix(".tar")
             .filter(|id| digest_hex(id).is_ok());
-        let label = format!("{collection}/{name}");
         Ok(Self {
-            content: collection.parse::<Pdh>().is_ok().then(|| label.clone()),
-            label,
+            content: format!("{pdh}/{name}"),
+            label: format!("{collection}/{name}"),
             id: id.map(str::to_owned),
             extents,
             size: *size,
@@ -168,7 +173,8 @@ mod tests {
                 format!("{dir} {BLOCK} 0:3:{name}\n")
             })
             .collect();
-        ImageFile::choose(PDH, &Manifest::parse(&text).unwrap()).map_err(|failure| match failure {
+        let manifest = Manifest::parse(&text).unwrap();
+        ImageFile::choose(PDH, &PDH.parse().unwrap(), &manifest).map_err(|failure| match failure {
             Failure::UserError(reason) => reason.sentence,
             other => panic!("{other:?}"),
         })

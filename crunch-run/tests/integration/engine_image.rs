@@ -13,7 +13,7 @@ fn source(id: Option<&str>, bytes: Vec<u8>, opened: &Arc<AtomicUsize>) -> ImageS
     let opened = Arc::clone(opened);
     ImageSource {
         id: id.map(str::to_owned),
-        content: None,
+        content: hex(&bytes),
         label: "image.tar".into(),
         open: Box::new(move || {
             opened.fetch_add(1, Ordering::SeqCst);
@@ -46,10 +46,7 @@ fn an_image_that_was_refused_is_not_opened_again() {
     let opened = Arc::new(AtomicUsize::new(0));
     let mut errors = Vec::new();
     for _ in 0..3 {
-        let source = ImageSource {
-            content: Some("pdh/image.tar".to_owned()),
-            ..source(Some(&id), bytes.clone(), &opened)
-        };
+        let source = source(Some(&id), bytes.clone(), &opened);
         let error = store.prepare(source).unwrap_err();
         assert!(error.is_image_fault(), "{error}");
         errors.push(error.to_string());
@@ -83,15 +80,54 @@ fn an_image_is_unpacked_once_and_then_found_without_its_archive() {
     assert_eq!(fs::read(image.layers[0].join("etc/name")).unwrap(), b"base");
     assert_eq!(fs::read(image.layers[1].join("etc/other")).unwrap(), b"top");
 
-    store.prepare(source(Some(&id), bytes, &opened)).unwrap();
+    let again = store.prepare(source(Some(&id), bytes, &opened)).unwrap();
+    assert_eq!(again.config, image.config);
+    assert_eq!(again.layers, image.layers);
     assert_eq!(opened.load(Ordering::SeqCst), 1);
-    assert!(store.lookup(&id).unwrap().is_some());
-    assert!(
-        store
-            .lookup(&format!("sha256:{}", "0".repeat(64)))
-            .unwrap()
-            .is_none()
-    );
+}
+
+/// Who knows the digests of a private image gets nothing of it from the cache.
+#[test]
+fn an_image_in_the_cache_is_for_those_who_have_its_content() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = ImageStore::open(dir.path()).unwrap();
+    let private = layer(|tar| file(tar, "secret", b"of another"));
+    let (bytes, id) = archive_of(std::slice::from_ref(&private));
+    let opened = Arc::new(AtomicUsize::new(0));
+    let first = store
+        .prepare(source(Some(&id), bytes.clone(), &opened))
+        .unwrap();
+
+    // A text file that has the image's name; the image's configuration with other content.
+    let (of_digest, digest_id) = docker_archive(&[b"garbage".to_vec()], &[hex(&private)]);
+    let own = layer(|tar| file(tar, "own", b"x"));
+    let digests = [hex(&own), hex(&private)];
+    let (beside_own, beside_id) = docker_archive(&[own, b"garbage".to_vec()], &digests);
+    assert_eq!(digest_id, id);
+    for (id, bytes) in [
+        (&id, b"nothing but a name".to_vec()),
+        (&id, of_digest),
+        (&beside_id, beside_own),
+    ] {
+        for _ in 0..2 {
+            let error = store
+                .prepare(source(Some(id), bytes.clone(), &opened))
+                .unwrap_err();
+            assert!(error.is_image_fault(), "{error}");
+        }
+    }
+
+    // Another collection with the same image is read once, and nothing is unpacked again.
+    let mark = first.layers[0].join("mark");
+    fs::write(&mark, "").unwrap();
+    let read = opened.load(Ordering::SeqCst);
+    for _ in 0..2 {
+        let mut source = source(Some(&id), bytes.clone(), &opened);
+        source.content = "another collection".to_owned();
+        assert_eq!(store.prepare(source).unwrap().layers, first.layers);
+    }
+    assert_eq!(opened.load(Ordering::SeqCst), read + 1);
+    assert!(mark.exists());
 }
 
 #[test]

@@ -13,7 +13,7 @@ use crate::image_lab::{
     Tar, archive_of, check, dir, docker_archive, entry, file, gzip, hard_link, hex, layer, link,
     pax,
 };
-use node_cache::image::{ImageError, ImageStore};
+use node_cache::image::{Archive, ImageError, ImageSource, ImageStore};
 use tar::EntryType;
 use tempfile::TempDir;
 
@@ -334,21 +334,27 @@ fn very_many_names_are_unpacked() {
 fn a_cache_whose_entries_were_changed_by_hand_names_nothing_outside() {
     let node = Node::new();
     let (bytes, id) = archive_of(&[layer(|tar| file(tar, "etc/name", b"good"))]);
-    let image = node.load_archive(&bytes, Some(&id)).unwrap();
-    let entry = node
-        .store
-        .dir()
-        .join("images")
-        .join(format!("{}.json", id.strip_prefix("sha256:").unwrap()));
+    let source = || ImageSource {
+        id: Some(id.clone()),
+        content: "pdh/image.tar".into(),
+        label: "image.tar".into(),
+        open: {
+            let bytes = bytes.clone();
+            Box::new(move || Ok(Box::new(Cursor::new(bytes)) as Box<dyn Archive>))
+        },
+    };
+    let image = node.store.prepare(source()).unwrap();
+    let entry = node.store.dir().join("images");
+    let entry = entry.join(format!("{}.json", source().key()));
     let text = fs::read_to_string(&entry).unwrap();
-    let layer_hex = image[0].file_name().unwrap().to_str().unwrap().to_owned();
+    let layer_hex = image.layers[0].file_name().unwrap().to_str().unwrap();
     for poison in ["../../outside", "", "sha256:../../../outside"] {
-        fs::write(&entry, text.replace(&format!("sha256:{layer_hex}"), poison)).unwrap();
-        assert!(node.store.lookup(&id).unwrap().is_none(), "{poison}");
+        fs::write(&entry, text.replace(layer_hex, poison)).unwrap();
+        // The archive has the entry again.
+        let again = node.store.prepare(source()).unwrap();
+        assert_eq!(again.layers, image.layers, "{poison}");
+        assert_eq!(fs::read_to_string(&entry).unwrap(), text, "{poison}");
     }
-    // The archive has the entry again.
-    node.load_archive(&bytes, Some(&id)).unwrap();
-    assert!(node.store.lookup(&id).unwrap().is_some());
     node.is_untouched();
 }
 

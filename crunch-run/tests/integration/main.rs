@@ -4,6 +4,7 @@ mod arv_mount;
 mod cache;
 mod check;
 mod contract;
+mod daemon_images;
 mod disk_full;
 mod engine_apptainer;
 mod engine_builtin;

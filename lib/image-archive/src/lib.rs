@@ -5,6 +5,7 @@
 //! `image/layer/unpacker.rs` of node-cache unpacks them.
 
 mod error;
+mod export;
 mod files;
 mod index;
 pub mod layer;
@@ -18,6 +19,7 @@ use std::io::{Read, Seek};
 use serde::{Deserialize, Serialize};
 
 pub use error::ArchiveError;
+pub use export::export;
 pub use files::ImageFiles;
 pub use index::{FileRange, Index};
 pub use manifest::{Candidate, LayerFile, architecture, candidates};
@@ -38,18 +40,6 @@ pub struct ImageConfig {
     pub working_dir: Option<String>,
     /// `user`, `user:group`, by name or number.
     pub user: Option<String>,
-}
-
-/// Id and configuration of the image `want` (or of the only one) of an archive. Reads headers and
-/// manifests only.
-pub fn identify<A: Archive>(
-    archive: &mut A,
-    label: &str,
-    want: Option<&str>,
-) -> Result<(String, ImageConfig), ArchiveError> {
-    let index = Index::read(&mut *archive, label)?;
-    let selected = index.select(archive, want)?;
-    Ok((selected.id, selected.config))
 }
 
 /// The 64 hexadecimal digits of an id or digest, with or without `sha256:`.

@@ -1,7 +1,10 @@
 //! Selects one image of an archive by its id, with its configuration and the positions of its
 //! layers.
 
+use std::io::{Read, SeekFrom, Take};
+
 use crate::files::ArchiveFiles;
+use crate::layer::LayerStream;
 use crate::manifest::{architecture, candidates, list};
 use crate::{Archive, ArchiveError, ImageConfig, Index, digest_hex};
 
@@ -9,9 +12,9 @@ use crate::{Archive, ArchiveError, ImageConfig, Index, digest_hex};
 pub struct Selected {
     /// The requested id, or that of the configuration.
     pub id: String,
-    /// All ids of the image.
-    pub aliases: Vec<String>,
     pub config: ImageConfig,
+    /// The whole configuration, byte for byte.
+    pub config_file: Vec<u8>,
     /// Lowest first.
     pub layers: Vec<LayerRange>,
 }
@@ -22,6 +25,28 @@ pub struct LayerRange {
     pub diff_id: String,
     pub offset: u64,
     pub size: u64,
+}
+
+impl LayerRange {
+    /// The layer's entries. `finish` of the stream compares its digest.
+    pub fn open<'a, A: Archive>(
+        &'a self,
+        archive: &'a mut A,
+        label: &'a str,
+    ) -> Result<LayerStream<'a>, ArchiveError> {
+        LayerStream::open(self.bytes(archive, label)?, label, &self.diff_id)
+    }
+
+    /// The layer as it is in the archive.
+    pub(crate) fn bytes<'a, A: Archive>(
+        &self,
+        archive: &'a mut A,
+        label: &str,
+    ) -> Result<Take<&'a mut A>, ArchiveError> {
+        let sought = archive.seek(SeekFrom::Start(self.offset));
+        sought.map_err(|source| ArchiveError::read(label, source))?;
+        Ok(archive.take(self.size))
+    }
 }
 
 impl Index {
@@ -68,7 +93,6 @@ impl Index {
         let text = |value: &Option<String>| value.clone().filter(|v| !v.is_empty());
         Ok(Selected {
             id,
-            aliases: selected.ids.clone(),
             config: ImageConfig {
                 env: run.env().clone().unwrap_or_default(),
                 entrypoint: run.entrypoint().clone().unwrap_or_default(),
@@ -76,6 +100,7 @@ impl Index {
                 working_dir: text(run.working_dir()),
                 user: text(run.user()),
             },
+            config_file: selected.config.clone(),
             layers,
         })
     }

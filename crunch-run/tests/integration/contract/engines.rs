@@ -127,35 +127,31 @@ impl Engine {
         )
     }
 
+    /// A client of the daemon.
+    pub async fn client(self) -> Docker {
+        let daemon = match self {
+            Self::Docker => daemons::docker(),
+            Self::DockerAsNobody => daemons::docker_for_nobody(),
+            Self::Podman => daemons::podman(),
+            Self::PodmanAsNobody => daemons::podman_as_nobody(),
+            other => panic!("{other:?} has no daemon"),
+        };
+        let socket = daemon.socket.to_string_lossy();
+        let client = Docker::connect_with_unix(&socket, 60, API_DEFAULT_VERSION).unwrap();
+        client.negotiate_version().await.unwrap()
+    }
+
     /// What the container has left on the node; should be empty.
     pub async fn left_overs(self, uuid: &ContainerUuid) -> Vec<String> {
-        let socket = match self {
-            Self::Builtin
-            | Self::Crun
-            | Self::Runc
-            | Self::Apptainer
-            | Self::CrunAsNobody
-            | Self::RuncAsNobody
-            | Self::ApptainerAsNobody => {
-                let paths = match self.is_nobodys() {
-                    true => nobody::left_overs(uuid),
-                    false => crate::run_lab::left_overs(uuid),
-                };
-                return paths
-                    .iter()
-                    .map(|path| path.display().to_string())
-                    .collect();
-            }
-            Self::Docker => &daemons::docker().socket,
-            Self::DockerAsNobody => &daemons::docker_for_nobody().socket,
-            Self::Podman => &daemons::podman().socket,
-            Self::PodmanAsNobody => &daemons::podman_as_nobody().socket,
-        };
-        let client = Docker::connect_with_unix(&socket.to_string_lossy(), 60, API_DEFAULT_VERSION)
-            .unwrap()
-            .negotiate_version()
-            .await
-            .unwrap();
+        if !self.is_a_service() {
+            let paths = match self.is_nobodys() {
+                true => nobody::left_overs(uuid),
+                false => crate::run_lab::left_overs(uuid),
+            };
+            let paths = paths.iter().map(|path| path.display().to_string());
+            return paths.collect();
+        }
+        let client = self.client().await;
         // Lists only this container: others may be in a state of podman's that the API cannot
         // express.
         let all = ListContainersOptionsBuilder::new()

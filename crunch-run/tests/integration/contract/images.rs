@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::contract::lab::Lab;
 use crate::engine_lab::{archive, busybox_archive, busybox_layer};
-use crate::image_lab::{Tar, layer, link};
+use crate::image_lab::{Tar, docker_archive, file, hex, layer, link};
 
 /// An image that no other test uses, because engines keep images.
 async fn new_image(lab: &Lab) -> String {
@@ -36,6 +36,39 @@ pub async fn an_image_is_fetched_only_once(lab: &Lab) {
     // From here on the image cannot be fetched.
     assert!(remove_large_files(&lab.world.state().join("blocks")) > 0);
     assert_eq!(lab.sh_with("echo again", more).await.stdout(), ["again"]);
+}
+
+/// Who knows the ids of an image and of its layers gets nothing of it.
+pub async fn an_image_on_the_node_is_for_those_who_have_its_content(lab: &Lab) {
+    let secret = format!("{:016x}", fastrand::u64(..));
+    let layers = [
+        busybox_layer(),
+        layer(|tar| file(tar, "secret", secret.as_bytes())),
+    ];
+    let (bytes, id) = archive(&layers, json!({"Env": ["PATH=/bin"]}));
+    let cat = async |image: String| {
+        let more = json!({"container_image": image});
+        lab.run(&["cat", "/secret"], more).await
+    };
+    let private = lab.image_of(&bytes, &id).await;
+    assert_eq!(cat(private).await.stdout(), [&*secret]);
+
+    let named = lab.image_of(b"nothing but a name", &id).await;
+    let why = cat(named).await;
+    assert!(why.refusal().contains("neither a"), "{}", why.refusal());
+    let digests = layers.each_ref().map(|layer| hex(layer));
+    let (listing, id_of_listing) =
+        docker_archive(&[busybox_layer(), b"garbage".to_vec()], &digests);
+    let listing = lab.image_of(&listing, &id_of_listing).await;
+    let why = cat(listing).await;
+    let words = format!("layer sha256:{} ", digests[1]);
+    assert!(why.refusal().contains(&words), "{}", why.refusal());
+    assert!(why.refusal().contains("its digest"), "{}", why.refusal());
+
+    let name = format!("{id}.tar");
+    let files: [(&str, &[u8]); 2] = [(&name, &bytes), ("README", b"of another collection")];
+    let other = lab.world.collection(&files).await.to_string();
+    assert_eq!(cat(other).await.stdout(), [&*secret]);
 }
 
 /// Removes the image, which is much larger than all other files of these tests.

@@ -8,12 +8,12 @@ mod command;
 pub mod daemons;
 mod delegated_group;
 mod ends;
-mod engines;
+pub mod engines;
 mod escapes;
 mod gpus;
 mod images;
 mod job_group;
-mod lab;
+pub mod lab;
 mod leftovers;
 mod limits;
 mod mounts;
@@ -90,6 +90,7 @@ macro_rules! core {
             images: [
                 two_containers_begin_with_the_same_new_image,
                 an_image_is_fetched_only_once,
+                an_image_on_the_node_is_for_those_who_have_its_content,
                 what_is_mounted_on_a_link_that_leads_nowhere_is_there,
                 a_mount_that_the_image_has_no_place_for_is_refused_by_its_name,
             ];

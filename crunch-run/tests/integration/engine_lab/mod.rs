@@ -119,7 +119,7 @@ impl Lab {
         let image = store
             .prepare(ImageSource {
                 id: Some(id),
-                content: None,
+                content: "busybox".into(),
                 label: "busybox".into(),
                 open: Box::new(move || Ok(Box::new(Cursor::new(archive)) as Box<dyn Archive>)),
             })

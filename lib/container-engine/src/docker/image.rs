@@ -1,6 +1,6 @@
 //! Loads the image into the daemon's store unless it has it; one loader at a time on this node.
 
-use std::io::{self, Read, Seek};
+use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::time::Duration;
 
@@ -13,25 +13,29 @@ use tokio::sync::mpsc;
 
 use super::{Flavour, errors};
 use crate::EngineError;
-use image_archive::{Archive, ArchiveError, ImageConfig};
+use image_archive::{ArchiveError, ImageConfig};
 use node_cache::image::{Image, ImageError, ImageSource, lock};
 
 /// Timeout of a load: the daemon answers after it has unpacked everything.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(4 * 3600);
+/// Repository of all images that are loaded.
+const REPOSITORY: &str = "localhost/crunch-run";
+const DAEMON_IS_GONE: io::ErrorKind = io::ErrorKind::BrokenPipe;
 const CHUNK_BYTES: usize = 256 << 10;
 /// Maximum number of chunks of the archive that wait for the daemon.
 const MAX_QUEUED_CHUNKS: usize = 8;
 
+/// The image of an archive has a name of ours, made of the name of the archive's content. No
+/// archive gives a name to anything in the store: see `image_archive::export`. Other images of the
+/// store, such as those of the node's admin, are given to nobody.
 pub async fn prepare(
     client: &Docker,
     flavour: Flavour,
     lock_dir: &Path,
     source: ImageSource,
 ) -> Result<Image, EngineError> {
-    let known = source.id.as_deref().map(full_id);
-    if let Some(id) = &known
-        && let Some(image) = inspect(client, flavour, id).await?
-    {
+    let name = format!("{REPOSITORY}:{}", source.key());
+    if let Some(image) = inspect(client, flavour, &name).await? {
         return Ok(image);
     }
     let lock_file = lock_dir.join(format!("{}-load.lock", flavour.name()));
@@ -43,31 +47,17 @@ pub async fn prepare(
     })
     .await??;
     // Another process may have loaded the image while this one waited for the lock.
-    if let Some(id) = &known
-        && let Some(image) = inspect(client, flavour, id).await?
-    {
+    if let Some(image) = inspect(client, flavour, &name).await? {
         return Ok(image);
     }
-    let label = source.label.clone();
-    let (archive, id) = run_blocking(move || open(source)).await??;
-    if let Some(image) = inspect(client, flavour, &id).await? {
-        return Ok(image);
-    }
-    load(client, flavour, archive, &label).await?;
-    let loaded = inspect(client, flavour, &id).await?;
-    Ok(loaded.ok_or_else(|| ArchiveError::NotInArchive {
-        label,
-        wanted: id,
-        present: "something else, as the daemon that loaded it says".to_owned(),
-    })?)
-}
-
-fn full_id(id: &str) -> String {
-    if id.starts_with("sha256:") {
-        id.to_owned()
-    } else {
-        format!("sha256:{id}")
-    }
+    load(client, flavour, source, &name).await?;
+    inspect(client, flavour, &name).await?.ok_or_else(|| {
+        let what = format!(
+            "{} does not have image {name}, which it loaded",
+            flavour.name()
+        );
+        EngineError::io(what, io::ErrorKind::NotFound)
+    })
 }
 
 async fn run_blocking<T: Send + 'static>(
@@ -78,26 +68,19 @@ async fn run_blocking<T: Send + 'static>(
     })
 }
 
-/// The archive, rewound, and the id of its image.
-fn open(source: ImageSource) -> Result<(Box<dyn Archive>, String), ArchiveError> {
-    let wanted = source.id.clone();
-    let (mut archive, label) = source.open()?;
-    let (id, _) = image_archive::identify(&mut archive, &label, wanted.as_deref())?;
-    let rewound = archive.rewind();
-    rewound.map_err(|error| ArchiveError::read(&label, error))?;
-    Ok((archive, id))
-}
-
 async fn inspect(
     client: &Docker,
     flavour: Flavour,
-    id: &str,
+    name: &str,
 ) -> Result<Option<Image>, EngineError> {
-    let found = match client.inspect_image(id).await {
+    let found = match client.inspect_image(name).await {
         Ok(found) => found,
         Err(error) if errors::is_gone(&error) => return Ok(None),
         Err(error) => {
-            let what = format!("{} does not say whether it has image {id}", flavour.name());
+            let what = format!(
+                "{} does not say whether it has image {name}",
+                flavour.name()
+            );
             return Err(EngineError::io(what, io::Error::other(error)));
         }
     };
@@ -110,17 +93,35 @@ async fn inspect(
         working_dir: given(config.working_dir),
         user: given(config.user),
     };
-    Ok(Some(Image::in_engine_store(id.to_owned(), config)))
+    let id = found.id.unwrap_or_else(|| name.to_owned());
+    Ok(Some(Image::in_engine_store(id, config)))
 }
 
 async fn load(
     client: &Docker,
     flavour: Flavour,
-    archive: Box<dyn Archive>,
-    label: &str,
+    source: ImageSource,
+    name: &str,
 ) -> Result<(), EngineError> {
     let (chunks, queue) = mpsc::channel(MAX_QUEUED_CHUNKS);
-    let reader = tokio::task::spawn_blocking(move || read(archive, &chunks));
+    let (label, name) = (source.label.clone(), name.to_owned());
+    let reader = tokio::task::spawn_blocking(move || {
+        let want = source.id.clone();
+        let (mut archive, label) = source.open()?;
+        let mut body = BufWriter::with_capacity(CHUNK_BYTES, Body(&chunks));
+        let exported =
+            image_archive::export(&mut archive, &label, want.as_deref(), &name, &mut body)
+                .and_then(|()| {
+                    body.flush()
+                        .map_err(|error| ArchiveError::read(&label, error))
+                });
+        if exported.is_err() {
+            // What is still in the buffer must not end the body, as if the archive were whole.
+            let _ = body.into_parts();
+            let _ = chunks.blocking_send(Err(io::Error::other("the archive is not sent further")));
+        }
+        exported
+    });
     let body = stream::unfold(queue, async |mut queue| {
         let chunk: Result<Bytes, io::Error> = queue.recv().await?;
         Some((chunk, queue))
@@ -137,33 +138,28 @@ async fn load(
         }
     }
     drop(progress);
-    // A read error of the archive is the true reason: the daemon sees only its end.
-    if let Ok(Err(source)) = reader.await {
-        return Err(ArchiveError::read(label, source).into());
+    match reader.await {
+        // The daemon ended the request; it says why.
+        Ok(Err(ArchiveError::Read { source, .. })) if source.kind() == DAEMON_IS_GONE => {}
+        // The true reason: the daemon sees only its end.
+        Ok(Err(error)) => return Err(error.into()),
+        Ok(Ok(())) | Err(_) => {}
     }
-    outcome.map_err(|error| load_error(flavour, label, error))
+    outcome.map_err(|error| load_error(flavour, &label, error))
 }
 
-/// Sends the archive until it ends or the receiver is gone.
-fn read(
-    mut archive: Box<dyn Archive>,
-    chunks: &mpsc::Sender<Result<Bytes, io::Error>>,
-) -> io::Result<()> {
-    loop {
-        let mut chunk = vec![0; CHUNK_BYTES];
-        let count = match archive.read(&mut chunk) {
-            Ok(count) => count,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => {
-                let end_error = io::Error::new(error.kind(), "the archive cannot be read further");
-                let _ = chunks.blocking_send(Err(end_error));
-                return Err(error);
-            }
-        };
-        chunk.truncate(count);
-        if count == 0 || chunks.blocking_send(Ok(chunk.into())).is_err() {
-            return Ok(());
-        }
+/// Sends what is written to it.
+struct Body<'a>(&'a mpsc::Sender<Result<Bytes, io::Error>>);
+
+impl Write for Body<'_> {
+    fn write(&mut self, chunk: &[u8]) -> io::Result<usize> {
+        let sent = self.0.blocking_send(Ok(Bytes::copy_from_slice(chunk)));
+        sent.map(|()| chunk.len())
+            .map_err(|_| DAEMON_IS_GONE.into())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

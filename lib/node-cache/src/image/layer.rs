@@ -6,11 +6,9 @@ mod error;
 mod free_space;
 mod unpacker;
 
-use std::io::{Read, SeekFrom};
 use std::path::Path;
 
-use image_archive::layer::LayerStream;
-use image_archive::{Archive, ArchiveError, LayerRange};
+use image_archive::{Archive, LayerRange};
 
 use super::ImageError;
 use unpacker::Unpacker;
@@ -22,10 +20,7 @@ pub fn unpack<A: Archive>(
     layer: &LayerRange,
     into: &Path,
 ) -> Result<(), ImageError> {
-    archive
-        .seek(SeekFrom::Start(layer.offset))
-        .map_err(|source| ArchiveError::read(label, source))?;
-    let mut stream = LayerStream::open(archive.take(layer.size), label, &layer.diff_id)?;
+    let mut stream = layer.open(archive, label)?;
     Unpacker::new(into)?.run(&mut stream)?;
     Ok(stream.finish()?)
 }

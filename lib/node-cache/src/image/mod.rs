@@ -3,12 +3,15 @@
 mod error;
 mod layer;
 pub mod lock;
+mod records;
 mod refused;
 mod store;
 
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
+
+use sha2::{Digest, Sha256};
 
 pub use error::ImageError;
 pub use image_archive::{Archive, ArchiveError, ImageConfig, digest_hex};
@@ -19,15 +22,20 @@ pub use store::ImageStore;
 pub struct ImageSource {
     /// The image id (`sha256:…`, or its hex digits), if the caller knows it.
     pub id: Option<String>,
-    /// Name of the archive's content, if one exists that no other content has. By it the node
-    /// remembers images that it refused: the id is only what their uploader says.
-    pub content: Option<String>,
+    /// Name of the archive's content: no other content has it, and who has it may read the
+    /// archive. By it the node remembers images; their ids are only what an uploader says.
+    pub content: String,
     /// Name of the archive in messages.
     pub label: String,
     pub open: Box<dyn FnOnce() -> std::io::Result<Box<dyn Archive>> + Send>,
 }
 
 impl ImageSource {
+    /// 64 hexadecimal digits that stand for `content`.
+    pub fn key(&self) -> String {
+        data_encoding::HEXLOWER.encode(&Sha256::digest(&self.content))
+    }
+
     /// The archive, with its name in messages.
     pub fn open(self) -> Result<(Box<dyn Archive>, String), ArchiveError> {
         match (self.open)() {
@@ -63,13 +71,19 @@ pub struct Image {
 }
 
 impl Image {
-    /// An image in an engine's own store.
-    pub fn in_engine_store(id: String, config: ImageConfig) -> Self {
+    /// `layers`: directories with their locks, lowest first.
+    fn of_layers(id: String, config: ImageConfig, layers: Vec<(PathBuf, File)>) -> Self {
+        let (layers, leases): (Vec<_>, Vec<_>) = layers.into_iter().unzip();
         Self {
             id,
             config,
-            layers: Vec::new(),
-            leases: Arc::new(Vec::new()),
+            layers,
+            leases: Arc::new(leases),
         }
+    }
+
+    /// An image in an engine's own store.
+    pub fn in_engine_store(id: String, config: ImageConfig) -> Self {
+        Self::of_layers(id, config, Vec::new())
     }
 }

@@ -4,21 +4,18 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use host_state::file::{Durability, create_private_dir, replace_by};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
 use super::ImageError;
+use super::records::{self, is_young};
 use crate::blocks::space;
 
 /// Lifetime of an entry. A node's programs may be updated, and then take the image.
 const REFUSAL_TTL: Duration = Duration::from_secs(24 * 3600);
 /// The same for an image that did not fit: others may have taken the space meanwhile.
 const NO_SPACE_TTL: Duration = Duration::from_secs(600);
-/// Maximum number of entries; the oldest goes.
-const MAX_REFUSALS: usize = 1000;
 /// Free space in bytes below which the node is at fault, not the image.
 const MIN_FREE_BYTES: u64 = 1 << 30;
 
@@ -40,12 +37,11 @@ pub struct RefusedImage {
 }
 
 impl RefusedImage {
-    /// `content` names the content of the archive: two archives never share a name.
-    pub fn of(cache: &Path, content: &str, label: &str) -> io::Result<Self> {
-        let hash = data_encoding::HEXLOWER.encode(&Sha256::digest(content));
+    /// `key` stands for the content of the archive.
+    pub fn of(cache: &Path, key: &str, label: &str) -> io::Result<Self> {
         Ok(Self {
             cache: cache.to_owned(),
-            path: cache.join("refused").join(format!("{hash}.json")),
+            path: cache.join("refused").join(format!("{key}.json")),
             label: label.to_owned(),
             free_at_start: space(cache)?.free,
         })
@@ -90,44 +86,16 @@ impl RefusedImage {
             error if error.is_image_fault() => Refusal::Bad(error.to_string()),
             _ => return,
         };
-        if let Err(error) = self.write(&refusal) {
+        if let Err(error) = records::write(&self.path, &refusal, REFUSAL_TTL) {
             tracing::warn!(path = %self.path.display(), %error, "could not remember a refused image");
         }
     }
-
-    fn write(&self, refusal: &Refusal) -> io::Result<()> {
-        let dir = self.cache.join("refused");
-        create_private_dir(&dir)?;
-        prune(&dir)?;
-        let draft = self.path.with_extension(std::process::id().to_string());
-        let text = serde_json::to_vec(refusal)?;
-        replace_by(&draft, &self.path, &text, Durability::Process)
-    }
-}
-
-fn is_young(written: SystemTime, ttl: Duration) -> bool {
-    written.elapsed().is_ok_and(|age| age < ttl)
-}
-
-/// Removes entries that are too old, and the oldest until there is room for another.
-fn prune(dir: &Path) -> io::Result<()> {
-    let mut entries = Vec::new();
-    for entry in fs::read_dir(dir)? {
-        let entry = entry?;
-        entries.push((entry.metadata()?.modified()?, entry.path()));
-    }
-    entries.sort();
-    let surplus = (entries.len() + 1).saturating_sub(MAX_REFUSALS);
-    for (number, (written, path)) in entries.iter().enumerate() {
-        if number < surplus || !is_young(*written, REFUSAL_TTL) {
-            let _ = fs::remove_file(path);
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
     use super::*;
 
     fn full() -> ImageError {
@@ -140,7 +108,7 @@ mod tests {
     fn image(cache: &Path, free_at_start: u64) -> RefusedImage {
         RefusedImage {
             free_at_start,
-            ..RefusedImage::of(cache, "pdh/image.tar", "label").unwrap()
+            ..RefusedImage::of(cache, "0123", "label").unwrap()
         }
     }
 
@@ -164,7 +132,7 @@ mod tests {
         let error = image(cache.path(), u64::MAX).check().unwrap_err();
         assert!(error.is_image_fault());
         assert_eq!(error.to_string(), "a sentence");
-        let other = RefusedImage::of(cache.path(), "pdh2/image.tar", "label").unwrap();
+        let other = RefusedImage::of(cache.path(), "4567", "label").unwrap();
         other.check().unwrap();
         // It is forgotten in the end.
         let old = SystemTime::now() - REFUSAL_TTL;
@@ -173,16 +141,5 @@ mod tests {
         large.check().unwrap();
         other.remember(&full());
         assert!(!large.path.exists());
-    }
-
-    #[test]
-    fn there_is_a_bound() {
-        let dir = tempfile::tempdir().unwrap();
-        for n in 0..MAX_REFUSALS + 5 {
-            fs::write(dir.path().join(n.to_string()), "").unwrap();
-        }
-        prune(dir.path()).unwrap();
-        let left = fs::read_dir(dir.path()).unwrap().count();
-        assert_eq!(left, MAX_REFUSALS - 1);
     }
 }

@@ -1,35 +1,39 @@
-//! The node's image store: unpacked layers by the digest of their content, images by their id.
+//! The node's image store: unpacked layers by the digest of their content, images by the archive
+//! that they are from.
 //!
 //! `layers/HEX/` is complete or absent: it is filled as `HEX.partial` and renamed. `HEX.lock` is
-//! held exclusively while a layer is filled, shared while it is used. `images/HEX.json` lists the
-//! layers of an image, so that a cached image is used without its archive.
+//! held exclusively while a layer is filled, shared while it is used. `images/KEY.json` lists the
+//! layers of an archive's image, so that a cached image is used without reading the archive again.
+//! It is written after the archive was compared with the digests of all layers: who may read one
+//! archive gets nothing of another.
 
 use std::fs;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::time::Duration;
 
-use host_state::file::{Durability, create_private_dir, if_present, remove_tree, replace_by};
+use host_state::file::{create_private_dir, if_present, remove_tree};
 use host_state::{private_dir, trash};
 use serde::{Deserialize, Serialize};
 
 use image_archive::{Archive, ImageConfig, Index, LayerRange, digest_hex};
 
 use super::refused::RefusedImage;
-use super::{Image, ImageError, ImageSource, layer, lock};
+use super::{Image, ImageError, ImageSource, layer, lock, records};
 
 #[derive(Debug, Clone)]
 pub struct ImageStore {
     dir: PathBuf,
 }
 
-/// Content of `images/HEX.json`.
+/// Content of `images/KEY.json`.
 #[derive(Debug, Serialize, Deserialize)]
 struct Entry {
+    id: String,
     config: ImageConfig,
-    /// Lowest first.
-    diff_ids: Vec<String>,
+    /// Names of their directories, lowest first.
+    layers: Vec<String>,
 }
 
 impl ImageStore {
@@ -49,59 +53,57 @@ impl ImageStore {
         &self.dir
     }
 
-    /// The image, if all of it is in the cache. Reads one small file.
-    pub fn lookup(&self, id: &str) -> Result<Option<Image>, ImageError> {
-        let hex = digest_hex(id)?;
-        let path = self.image_file(hex, "json");
-        let Some(text) = if_present(fs::read(&path)).map_err(failed_at(&path))? else {
+    /// The image from the cache, or else from its archive, unless that was refused recently. The
+    /// cache's own are given out for archives from which they were verified.
+    pub fn prepare(&self, source: ImageSource) -> Result<Image, ImageError> {
+        let key = source.key();
+        let record = self.image_file(&key, "json");
+        if let Some(image) = self.lookup(&record)? {
+            return Ok(image);
+        }
+        // Images share a limited number of locks.
+        let lock_file = self.image_file(&key[..3], "lock");
+        let _filling = lock::exclusive(&lock_file).map_err(failed_at(&lock_file))?;
+        // Another process may have unpacked the image during the wait.
+        if let Some(image) = self.lookup(&record)? {
+            return Ok(image);
+        }
+        let refused =
+            RefusedImage::of(&self.dir, &key, &source.label).map_err(failed_at(&self.dir))?;
+        refused.check()?;
+        let want = source.id.clone();
+        let (mut archive, label) = source.open()?;
+        let image = self
+            .load(&mut archive, &label, want.as_deref())
+            .inspect_err(|error| refused.remember(error))?;
+        let entry = Entry {
+            id: image.id.clone(),
+            config: image.config.clone(),
+            layers: image.layers.iter().filter_map(|dir| name_of(dir)).collect(),
+        };
+        records::write(&record, &entry, Duration::MAX).map_err(failed_at(&record))?;
+        Ok(image)
+    }
+
+    /// The image of a record, if all of it is in the cache.
+    fn lookup(&self, record: &Path) -> Result<Option<Image>, ImageError> {
+        let text = if_present(fs::read(record)).map_err(failed_at(record))?;
+        // An unreadable record counts as missing: the archive has the same information.
+        let Some(entry) = text.and_then(|text| serde_json::from_slice::<Entry>(&text).ok()) else {
             return Ok(None);
         };
-        // An unreadable entry counts as missing: the archive has the same information.
-        match serde_json::from_slice::<Entry>(&text) {
-            Ok(entry) if entry.diff_ids.iter().all(|id| digest_hex(id).is_ok()) => {
-                self.lease(hex, entry)
+        let mut layers = Vec::with_capacity(entry.layers.len());
+        for hex in &entry.layers {
+            if let Ok(hex) = digest_hex(hex) {
+                layers.extend(self.lease(hex)?);
             }
-            _ => Ok(None),
         }
+        let has_all = layers.len() == entry.layers.len();
+        Ok(has_all.then(|| Image::of_layers(entry.id, entry.config, layers)))
     }
 
-    /// The image from the cache, or else from its archive, unless that was refused recently.
-    pub fn prepare(&self, source: ImageSource) -> Result<Image, ImageError> {
-        let Some(content) = &source.content else {
-            return self.prepare_unchecked(source);
-        };
-        let refused =
-            RefusedImage::of(&self.dir, content, &source.label).map_err(failed_at(&self.dir))?;
-        if let Some(id) = &source.id
-            && let Some(image) = self.lookup(id)?
-        {
-            return Ok(image);
-        }
-        refused.check()?;
-        self.prepare_unchecked(source)
-            .inspect_err(|error| refused.remember(error))
-    }
-
-    fn prepare_unchecked(&self, source: ImageSource) -> Result<Image, ImageError> {
-        let Some(id) = &source.id else {
-            let (mut archive, label) = source.open()?;
-            return self.load(&mut archive, &label, None);
-        };
-        if let Some(image) = self.lookup(id)? {
-            return Ok(image);
-        }
-        // Another process may have unpacked the image during the wait.
-        let hex = digest_hex(id)?.to_owned();
-        let lock_file = self.image_file(&hex, "lock");
-        let _filling = lock::exclusive(&lock_file).map_err(failed_at(&lock_file))?;
-        if let Some(image) = self.lookup(&hex)? {
-            return Ok(image);
-        }
-        let (mut archive, label) = source.open()?;
-        self.load(&mut archive, &label, Some(&hex))
-    }
-
-    /// Unpacks the missing layers of the image `want` (or of the only one) of an archive.
+    /// Verifies the image `want` (or the only one) of an archive, and unpacks the layers that the
+    /// cache does not have.
     pub fn load<A: Archive>(
         &self,
         archive: &mut A,
@@ -110,41 +112,51 @@ impl ImageStore {
     ) -> Result<Image, ImageError> {
         let index = Index::read(&mut *archive, label)?;
         let selected = index.select(&mut *archive, want)?;
+        let mut layers = Vec::with_capacity(selected.layers.len());
         for layer in &selected.layers {
-            self.fill(&mut *archive, &index, layer)?;
+            layers.push(self.fill(&mut *archive, label, layer)?);
         }
-        let entry = Entry {
-            config: selected.config,
-            diff_ids: selected.layers.into_iter().map(|l| l.diff_id).collect(),
-        };
-        self.record(&selected.aliases, &entry)?;
-        let hex = digest_hex(&selected.id)?;
-        self.lease(hex, entry)?.ok_or_else(|| ImageError::Cache {
-            path: self.dir.clone(),
-            source: io::Error::other("a layer was removed before it could be locked"),
-        })
+        Ok(Image::of_layers(selected.id, selected.config, layers))
     }
 
+    /// The layer, unpacked from the archive or compared with it: that somebody knows a digest does
+    /// not mean that he may read the layer.
     fn fill<A: Archive>(
         &self,
         archive: &mut A,
-        index: &Index,
+        label: &str,
         layer: &LayerRange,
-    ) -> Result<(), ImageError> {
+    ) -> Result<(PathBuf, File), ImageError> {
         let hex = digest_hex(&layer.diff_id)?;
-        let done = self.layer_dir(hex);
-        if done.is_dir() {
-            return Ok(());
+        let is_new = !self.layer_dir(hex).is_dir() && self.unpack(archive, label, layer, hex)?;
+        let leased = self.lease(hex)?.ok_or_else(|| ImageError::Cache {
+            path: self.dir.clone(),
+            source: io::Error::other("a layer was removed before it could be locked"),
+        })?;
+        if !is_new {
+            layer.open(archive, label)?.finish()?;
         }
+        Ok(leased)
+    }
+
+    /// Unpacks the layer; false if another process has done that meanwhile.
+    fn unpack<A: Archive>(
+        &self,
+        archive: &mut A,
+        label: &str,
+        layer: &LayerRange,
+        hex: &str,
+    ) -> Result<bool, ImageError> {
+        let done = self.layer_dir(hex);
         let lock_file = self.layer_file(hex, "lock");
         let _filling = lock::exclusive(&lock_file).map_err(failed_at(&lock_file))?;
         if done.is_dir() {
-            return Ok(());
+            return Ok(false);
         }
         let partial = self.layer_file(hex, "partial");
         // Left by a process that died.
         trash::discard(&partial).map_err(failed_at(&partial))?;
-        let filled = layer::unpack(archive, index.label(), layer, &partial).and_then(|()| {
+        let filled = layer::unpack(archive, label, layer, &partial).and_then(|()| {
             fail_points::fail_point("run.image-unpacked");
             sync(&partial).map_err(failed_at(&partial))?;
             fs::rename(&partial, &done).map_err(failed_at(&done))
@@ -153,47 +165,21 @@ impl ImageStore {
             // The first error matters; the next process removes what stays.
             let _ = remove_tree(&partial);
         }
-        filled
+        filled.map(|()| true)
     }
 
-    fn record(&self, ids: &[String], entry: &Entry) -> Result<(), ImageError> {
-        let text = serde_json::to_vec(entry).unwrap_or_default();
-        for id in ids {
-            let hex = digest_hex(id)?;
-            let path = self.image_file(hex, "json");
-            let partial = self.image_file(hex, &format!("partial-{}", std::process::id()));
-            replace_by(&partial, &path, &text, Durability::Power).map_err(failed_at(&path))?;
+    /// Locks a layer, so that it is not evicted. `None` if it is missing.
+    fn lease(&self, hex: &str) -> Result<Option<(PathBuf, File)>, ImageError> {
+        let dir = self.layer_dir(hex);
+        // Without this check a missing layer would leave a useless lock file.
+        if !dir.is_dir() {
+            return Ok(None);
         }
-        Ok(())
-    }
-
-    /// Locks every layer, so that none is evicted.
-    fn lease(&self, hex: &str, entry: Entry) -> Result<Option<Image>, ImageError> {
-        let mut leases = Vec::with_capacity(entry.diff_ids.len());
-        let mut layers = Vec::with_capacity(entry.diff_ids.len());
-        for diff_id in &entry.diff_ids {
-            let layer_hex = digest_hex(diff_id)?;
-            let dir = self.layer_dir(layer_hex);
-            // Without this check a missing layer would leave a useless lock file.
-            if !dir.is_dir() {
-                return Ok(None);
-            }
-            let lock_file = self.layer_file(layer_hex, "lock");
-            let lease = lock::shared(&lock_file).map_err(failed_at(&lock_file))?;
-            // The time of last use, for eviction.
-            let _ = lease.set_modified(std::time::SystemTime::now());
-            leases.push(lease);
-            if !dir.is_dir() {
-                return Ok(None);
-            }
-            layers.push(dir);
-        }
-        Ok(Some(Image {
-            id: format!("sha256:{hex}"),
-            config: entry.config,
-            layers,
-            leases: Arc::new(leases),
-        }))
+        let lock_file = self.layer_file(hex, "lock");
+        let lease = lock::shared(&lock_file).map_err(failed_at(&lock_file))?;
+        // The time of last use, for eviction.
+        let _ = lease.set_modified(std::time::SystemTime::now());
+        Ok(dir.is_dir().then_some((dir, lease)))
     }
 
     fn layer_dir(&self, hex: &str) -> PathBuf {
@@ -204,9 +190,13 @@ impl ImageStore {
         self.dir.join("layers").join(format!("{hex}.{ending}"))
     }
 
-    fn image_file(&self, hex: &str, ending: &str) -> PathBuf {
-        self.dir.join("images").join(format!("{hex}.{ending}"))
+    fn image_file(&self, key: &str, ending: &str) -> PathBuf {
+        self.dir.join("images").join(format!("{key}.{ending}"))
     }
+}
+
+fn name_of(dir: &Path) -> Option<String> {
+    Some(dir.file_name()?.to_str()?.to_owned())
 }
 
 fn failed_at(path: &Path) -> impl FnOnce(io::Error) -> ImageError + use<> {
