@@ -31,6 +31,7 @@ use crate::model::world::MonotonicTime;
 use crate::observe::change_feed::ChangeFeed;
 use crate::observe::owners::OwnerNames;
 use crate::observe::poll_schedule::PollSchedule;
+use crate::observe::scheduler_silence::SchedulerSilence;
 use crate::observe::token_scans::TokenScans;
 use crate::reconcile::Reconciler;
 use crate::report::audit::Audit;
@@ -64,6 +65,9 @@ pub struct Controller<A, S> {
     health: Arc<Health>,
     audit: Option<Audit>,
     started: Instant,
+    silence: SchedulerSilence,
+    /// That the scheduler does not answer, if that is so.
+    outage: Option<String>,
     /// Schedule of the scans for orphaned attempt tokens.
     token_scans: TokenScans,
     /// The reads of tokens under way.
@@ -145,6 +149,8 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
             health,
             audit,
             started: Instant::now(),
+            silence: SchedulerSilence::default(),
+            outage: None,
             job_exit_signaled: Arc::default(),
             poll_began: Instant::now(),
             late_listing: None,
@@ -177,6 +183,7 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
         let mut next_decision = Instant::now();
         loop {
             let is_polling = scheduler_half.is_some() || api_half.is_some();
+            let outage = self.silence.outage_begins();
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => break,
@@ -240,6 +247,11 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
                     if reorder.is_some() {
                         next_reorder = Instant::now() + REORDER_INTERVAL;
                     }
+                }
+                () = tokio::time::sleep_until(outage.unwrap_or(next_poll)), if outage.is_some() => {
+                    self.begin_outage();
+                    // Its users are told by the poll.
+                    next_poll = Instant::now();
                 }
                 () = changes.notified() => {
                     woken = true;
@@ -333,7 +345,8 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
         let attempts = self.runner.attempts.clone();
         let commands = self.runner.scheduler.take_extra_commands();
         self.reconciler.charge_commands(self.now(), commands);
-        self.reconciler.set_host_fault(self.host_fault());
+        let (fault, outage) = (self.host_fault(), self.outage.clone());
+        self.reconciler.set_obstacles(fault, outage);
         for task in self
             .reconciler
             .next_tasks(self.now(), |token| attempts.needs_renewal(token))

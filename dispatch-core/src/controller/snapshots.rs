@@ -12,6 +12,7 @@ use arvados_client::api::Bulk;
 use arvados_client::error::StatusCode;
 use arvados_client::retry::RefusalTimer;
 use arvados_client::{ContainerUuid, Error};
+use jiff::Timestamp;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -152,6 +153,7 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
                 .poll_schedule
                 .should_list(Instant::now(), self.is_urgent(), min_interval);
         if is_due {
+            self.silence.listing_began(Instant::now(), Timestamp::now());
             self.job_exit_signaled.store(false, Ordering::Relaxed);
         }
         is_due
@@ -229,7 +231,10 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
     pub(crate) fn on_listing(&mut self, (began, answer): ListingReply) {
         match answer {
             Ok(jobs) => {
-                if self.health.scheduler_answered() {
+                self.outage = None;
+                let took = self.now().since(began);
+                let was_outage = self.silence.listing_done(took);
+                if self.health.scheduler_answered() || was_outage {
                     tracing::info!(event = "listing_works", "the scheduler answers again");
                 }
                 self.poll_schedule
@@ -243,6 +248,17 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
                 self.poll_schedule.listing_failed();
                 tracing::warn!(%error, event = "listing_failed", "could not list the scheduler's jobs; the last complete listing still counts");
             }
+        }
+    }
+
+    /// The scheduler has not answered for too long.
+    pub(crate) fn begin_outage(&mut self) {
+        self.outage = self.silence.begin_outage(self.runner.scheduler.name());
+        if let Some(outage) = &self.outage {
+            tracing::warn!(
+                event = "scheduler_silent",
+                "starting no containers: {outage}"
+            );
         }
     }
 
@@ -299,7 +315,8 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
                 self.reconciler.record_failed_attempt(now, container, node);
             }
         }
-        self.reconciler.set_host_fault(self.host_fault());
+        let (fault, outage) = (self.host_fault(), self.outage.clone());
+        self.reconciler.set_obstacles(fault, outage);
         let (waiting, started) = self.reconciler.candidates(self.now());
         let fits = self.runner.scheduler.admit(&waiting, &started);
         let events = self.reconciler.apply_admission(&waiting, fits);
@@ -310,6 +327,7 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
             capacity: self.runner.scheduler.capacity(),
             breaker_open: self.reconciler.is_breaker_open(self.now()),
             host_fault: self.host_fault(),
+            outage: self.outage.clone(),
             rejected_kinds: (self.runner.scheduler.rejections()).map_or(0, Rejections::count),
             excluded_nodes: self.reconciler.excluded_nodes(self.now()),
         });

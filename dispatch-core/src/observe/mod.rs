@@ -7,4 +7,5 @@ pub mod api_snapshot;
 pub mod change_feed;
 pub mod owners;
 pub mod poll_schedule;
+pub mod scheduler_silence;
 pub mod token_scans;

@@ -2,15 +2,28 @@
 //! scheduler's answers. Output: the candidates, the reason of each container that waits, and
 //! reports for its user.
 
+use arvados_client::ContainerUuid;
+use arvados_client::records::ContainerState;
+
 use super::{Reconciler, seconds_until};
 use crate::model::charge_class::UserClass;
 use crate::model::decision::Decision;
 use crate::model::resources::Admission;
 use crate::model::scheduling::Candidate;
-use crate::model::world::{MonotonicTime, Phase};
+use crate::model::world::{Attempt, MonotonicTime, Phase};
 use crate::plan::{admission_candidates, start_order};
 
 impl Reconciler {
+    /// Sets why nothing can be started, or that it can: this host cannot submit jobs, or the file
+    /// storage takes no data (`host_fault`), or the scheduler does not answer (`outage`).
+    pub fn set_obstacles(&mut self, host_fault: Option<String>, outage: Option<String>) {
+        let was_obstructed = self.submits.obstacle().is_some();
+        (self.submits.host_fault, self.submits.outage) = (host_fault, outage);
+        if was_obstructed && self.submits.obstacle().is_none() {
+            self.reports.obstacle_ended(self.world.now);
+        }
+    }
+
     /// The containers that need the scheduler's admission, and those about to be submitted.
     pub fn candidates(&mut self, now: MonotonicTime) -> (Vec<Candidate>, Vec<Candidate>) {
         self.world.now = now;
@@ -67,12 +80,32 @@ impl Reconciler {
                 ));
             }
         }
-        if let Some(fault) = self.submits.host_fault.clone() {
-            events.extend(self.report_fault(waiting, &fault));
-            for known in self.world.containers.values_mut() {
-                if known.fit == Admission::Now {
-                    known.fit = Admission::Later(fault.clone());
+        match self.submits.obstacle().cloned() {
+            Some(obstacle) => {
+                events.extend(self.report_obstacle(waiting, &obstacle));
+                for known in self.world.containers.values_mut() {
+                    if known.fit == Admission::Now {
+                        known.fit = Admission::Later(obstacle.clone());
+                    }
                 }
+            }
+            None => {
+                let world = &self.world;
+                let waits = |container: &ContainerUuid, ended: MonotonicTime| {
+                    let phase = world.attempts.get(container).map(|attempt| attempt.phase);
+                    let state = world.containers.get(container).map(|known| &known.state);
+                    match (state, phase) {
+                        (Some(ContainerState::Queued), _) => true,
+                        (
+                            Some(ContainerState::Locked),
+                            Some(Phase::Submitted(at) | Phase::Adopted(at)),
+                        ) => at < ended && !world.pending.contains_key(container),
+                        _ => false,
+                    }
+                };
+                let (now, interval) = (self.world.now, self.settings.poll_interval);
+                let is_past = |at| now.since(at) >= interval;
+                events.extend(self.reports.record_freed(is_past, waits));
             }
         }
         for (container, at) in &self.world.retry_at {
@@ -84,16 +117,25 @@ impl Reconciler {
         events
     }
 
-    /// The reports, for the users, that a fault holds what is locked and not submitted, and what
-    /// would be locked next.
-    fn report_fault(&mut self, waiting: &[Candidate], fault: &str) -> Vec<Decision> {
-        let attempts = self.world.attempts.iter();
-        let locked = attempts.filter(|(_, attempt)| attempt.phase == Phase::Locked);
+    /// The reports, for the users, that an obstacle holds what is locked and not submitted, and
+    /// what would be locked next. While the scheduler does not answer, nothing is known of what was
+    /// submitted; the records of jobs that are known to be pending say so (`pending_reasons.rs`).
+    fn report_obstacle(&mut self, waiting: &[Candidate], obstacle: &str) -> Vec<Decision> {
+        let (world, is_outage) = (&self.world, self.submits.outage.is_some());
+        let is_held = |(container, attempt): &(&ContainerUuid, &Attempt)| {
+            let is_locked = || {
+                let known = world.containers.get(*container);
+                known.is_some_and(|known| known.state == ContainerState::Locked)
+            };
+            let is_unknown = is_outage && !world.pending.contains_key(*container) && is_locked();
+            attempt.phase == Phase::Locked || is_unknown
+        };
+        let held = world.attempts.iter().filter(is_held);
+        let held = held.map(|(container, _)| container);
         let next = waiting.iter().take(self.settings.max_pending);
-        let held = locked.map(|(container, _)| container);
         let held = held.chain(next.map(|candidate| &candidate.container));
         let reports = &mut self.reports;
-        held.filter_map(|container| reports.record_deferred(container, fault))
+        held.filter_map(|container| reports.record_obstacle(container, obstacle))
             .collect()
     }
 }

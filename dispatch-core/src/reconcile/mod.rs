@@ -136,15 +136,6 @@ impl Reconciler {
         self.limits.batcher.set_lock_batch_size(size);
     }
 
-    /// Sets why nothing can be started, or that it can: this host cannot submit jobs, or the file
-    /// storage takes no data.
-    pub fn set_host_fault(&mut self, fault: Option<String>) {
-        if fault.is_none() && self.submits.host_fault.is_some() {
-            self.reports.forget_deferred();
-        }
-        self.submits.host_fault = fault;
-    }
-
     /// Whether a circuit breaker is open for each container that waits, so that nothing is started.
     pub fn is_breaker_open(&self, now: MonotonicTime) -> bool {
         let breakers = &self.submits.breakers;
@@ -161,7 +152,7 @@ impl Reconciler {
 
     /// Whether new containers may be started.
     fn may_start(&self, now: MonotonicTime) -> bool {
-        self.submits.host_fault.is_none() && self.submits.breakers.is_closed(now)
+        self.submits.obstacle().is_none() && self.submits.breakers.is_closed(now)
     }
 
     /// The class for which a submission of the container counts.

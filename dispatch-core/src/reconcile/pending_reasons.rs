@@ -98,8 +98,17 @@ impl Reconciler {
     }
 
     /// Tasks that write new pending reasons to at most `max` records. Jobs that cannot start by
-    /// themselves come first.
+    /// themselves come first. While the scheduler does not answer, that is the reason, and the
+    /// last known one is added.
     pub(crate) fn unreported(&mut self, now: MonotonicTime, max: usize) -> Vec<Task> {
+        let outage = self.submits.outage.as_deref();
+        let told = &self.reports.pending.texts;
+        let is_told = |container: &ContainerUuid, pending: &PendingSince| match outage {
+            None => told.get(container) == Some(&pending.text),
+            Some(outage) => told
+                .get(container)
+                .is_some_and(|text| text.starts_with(outage)),
+        };
         let mut unreported: Vec<_> = self
             .world
             .pending
@@ -115,9 +124,7 @@ impl Reconciler {
                     };
                     may_write && matches!(known.holder, LockHolder::Ours(_))
                 });
-                is_ours
-                    && self.reports.pending.texts.get(*container) != Some(&pending.text)
-                    && !self.is_busy(container, now)
+                is_ours && !is_told(container, pending) && !self.is_busy(container, now)
             })
             .collect();
         unreported.sort_by_key(|(_, pending)| pending.blocked_since.is_none());
@@ -132,7 +139,10 @@ impl Reconciler {
             tasks.push(Task::ReportPendingReason(PendingReport {
                 container: container.clone(),
                 token: token.clone(),
-                text: pending.text.clone(),
+                text: match outage {
+                    None => pending.text.clone(),
+                    Some(outage) => format!("{outage}; last known: {}", pending.text).into(),
+                },
             }));
         }
         tasks

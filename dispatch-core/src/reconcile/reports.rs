@@ -1,6 +1,6 @@
 //! What was already reported about containers that do not run, so that nothing is reported twice.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use arvados_client::ContainerUuid;
@@ -19,6 +19,10 @@ pub(crate) struct Reports {
     pub(crate) not_run: BTreeMap<ContainerUuid, String>,
     /// Reasons of deferrals that were emitted.
     deferred: BTreeMap<ContainerUuid, Vec<String>>,
+    /// The same of the obstacle that holds all containers now.
+    obstructed: BTreeMap<ContainerUuid, Vec<String>>,
+    /// The containers whose users were told of an obstacle that has ended, and when it did.
+    freed: Option<(MonotonicTime, BTreeSet<ContainerUuid>)>,
     /// Reasons why jobs that had started stand still, as they were emitted.
     paused: BTreeMap<ContainerUuid, Arc<str>>,
     /// Reasons of the last failed attempts of containers that wait for the next attempt.
@@ -46,20 +50,45 @@ impl Reports {
         container: &ContainerUuid,
         reason: &str,
     ) -> Option<Decision> {
-        let told = self.deferred.entry(container.clone()).or_default();
-        if told.len() >= MAX_DEFERRALS || told.iter().any(|old| old == reason) {
-            return None;
-        }
-        told.push(reason.to_owned());
-        Some(Decision::Deferred {
-            container: container.clone(),
-            reason: reason.to_owned(),
-        })
+        deferral(&mut self.deferred, container, reason)
     }
 
-    /// Lets every deferral be emitted again: the reason that was told has passed.
-    pub(crate) fn forget_deferred(&mut self) {
+    /// The decision to submit a container later, because of an obstacle for all containers.
+    pub(crate) fn record_obstacle(
+        &mut self,
+        container: &ContainerUuid,
+        obstacle: &str,
+    ) -> Option<Decision> {
+        deferral(&mut self.obstructed, container, obstacle)
+    }
+
+    /// Records that nothing holds all containers any more. Lets every deferral be emitted again:
+    /// the reason that was told has passed.
+    pub(crate) fn obstacle_ended(&mut self, now: MonotonicTime) {
         self.deferred.clear();
+        let told = std::mem::take(&mut self.obstructed);
+        self.freed = Some((now, told.into_keys().collect()));
+    }
+
+    /// The decisions, some time (`is_past`) after an obstacle has ended, about the containers that
+    /// still wait as they did then: their users were told of the obstacle last.
+    pub(crate) fn record_freed(
+        &mut self,
+        is_past: impl Fn(MonotonicTime) -> bool,
+        waits: impl Fn(&ContainerUuid, MonotonicTime) -> bool,
+    ) -> Vec<Decision> {
+        let Some((at, freed)) = self.freed.take_if(|(at, _)| is_past(*at)) else {
+            return Vec::new();
+        };
+        let is_news = |container: &ContainerUuid| !self.deferred.contains_key(container);
+        let freed = freed.into_iter();
+        freed
+            .filter(|container| waits(container, at) && is_news(container))
+            .map(|container| Decision::Deferred {
+                container,
+                reason: "what held it has ended; it starts in its turn".to_owned(),
+            })
+            .collect()
     }
 
     /// The decisions about jobs that stand still now (`paused`), and about those that go on. Jobs
@@ -101,6 +130,7 @@ impl Reports {
     pub(crate) fn retain(&mut self, is_known: impl Fn(&ContainerUuid) -> bool) {
         self.not_run.retain(|uuid, _| is_known(uuid));
         self.deferred.retain(|container, _| is_known(container));
+        self.obstructed.retain(|container, _| is_known(container));
     }
 
     /// Removes the failures of containers that do not wait for another attempt.
@@ -118,6 +148,23 @@ impl Reports {
             None => format!("waits {seconds} s for its next attempt"),
         }
     }
+}
+
+/// The decision to submit a container later, unless `told` has this reason, or many.
+fn deferral(
+    told: &mut BTreeMap<ContainerUuid, Vec<String>>,
+    container: &ContainerUuid,
+    reason: &str,
+) -> Option<Decision> {
+    let told = told.entry(container.clone()).or_default();
+    if told.len() >= MAX_DEFERRALS || told.iter().any(|old| old == reason) {
+        return None;
+    }
+    told.push(reason.to_owned());
+    Some(Decision::Deferred {
+        container: container.clone(),
+        reason: reason.to_owned(),
+    })
 }
 
 #[cfg(test)]

@@ -17,6 +17,8 @@ use crate::reconcile::retry_backoff::RetryBackoff;
 pub(crate) struct SubmitState {
     /// Why this host cannot submit, if that is so.
     pub(crate) host_fault: Option<String>,
+    /// That the scheduler does not answer, if that is so.
+    pub(crate) outage: Option<String>,
     /// Submissions whose answer was lost, until a listing shows the job.
     pub(crate) unknown: BTreeSet<ContainerUuid>,
     pub(crate) backoff: RetryBackoff,
@@ -32,12 +34,18 @@ impl SubmitState {
     pub(crate) fn new(retry_period: Duration) -> Self {
         Self {
             host_fault: None,
+            outage: None,
             unknown: BTreeSet::new(),
             backoff: RetryBackoff::new(retry_period),
             breakers: CircuitBreakers::default(),
             node_health: NodeHealth::default(),
             ignores_exclusions: BTreeSet::new(),
         }
+    }
+
+    /// Why nothing can be started now, whatever it is.
+    pub(crate) fn obstacle(&self) -> Option<&String> {
+        self.host_fault.as_ref().or(self.outage.as_ref())
     }
 
     /// Nodes that a submission of the container excludes.

@@ -68,6 +68,8 @@ pub struct HealthUpdate<'a> {
     pub rejected_kinds: usize,
     /// Why this host cannot submit jobs, if that is so.
     pub host_fault: Option<String>,
+    /// That the scheduler does not answer, if that is so.
+    pub outage: Option<String>,
     /// Nodes excluded from new submissions.
     pub excluded_nodes: Vec<String>,
 }
@@ -156,7 +158,12 @@ impl Health {
                 {
                     Some(why.as_str().into())
                 }
-                _ => world.pending.get(uuid).map(|waits| waits.text.clone()),
+                _ => {
+                    let is_locked = known.state == ContainerState::Locked;
+                    let outage = view.outage.as_deref().filter(|_| is_locked);
+                    let last = world.pending.get(uuid).map(|waits| waits.text.clone());
+                    outage.map(Into::into).or(last)
+                }
             };
             let listing = world.listing.as_ref();
             let job = listing.and_then(|listing| listing.live(uuid).next());

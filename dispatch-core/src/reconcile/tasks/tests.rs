@@ -17,6 +17,7 @@ use crate::reconcile::rate_limit::TokenBucket;
 use crate::reconcile::task_limits::{COMMAND_BURST, MAX_CONCURRENT_TASKS, RESERVED_API_SLOTS};
 
 mod adoption;
+mod outage;
 mod polls;
 mod stops;
 
@@ -348,14 +349,14 @@ fn a_fault_of_this_host_costs_no_lock() {
     let not_tried = Outcome::NotTried;
     reconciler.apply_outcome(START, first.clone(), not_tried, Feedback::default());
     assert!(decide(&mut reconciler, START).is_empty(), "it fails again");
-    reconciler.set_host_fault(Some("the disk is full".to_owned()));
+    reconciler.set_obstacles(Some("the disk is full".to_owned()), None);
     let second = queued(&mut reconciler);
     assert!(decide(&mut reconciler, at(100)).is_empty());
     reconciler.apply_admission(&[], vec![]);
     let waits = Admission::Later("the disk is full".to_owned());
     assert_eq!(reconciler.world.containers[&second].fit, waits);
     reconciler.world.containers.get_mut(&second).unwrap().fit = Admission::Now;
-    reconciler.set_host_fault(None);
+    reconciler.set_obstacles(None, None);
     let tasks = decide(&mut reconciler, at(101));
     assert_eq!(submitted(&tasks), [vec![first]]);
     let starts = |task: &Task| matches!(task, Task::Start(batch) if batch[0].container == second);

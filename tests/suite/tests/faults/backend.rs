@@ -24,6 +24,11 @@ impl Backend {
         }
     }
 
+    /// Name of the scheduler in messages of its dispatcher.
+    pub fn scheduler(self) -> &'static str {
+        self.program().trim_start_matches("dispatch-")
+    }
+
     /// Whether it is Slurm's, be that real or not.
     pub fn is_slurm(self) -> bool {
         self.program() == "dispatch-slurm"

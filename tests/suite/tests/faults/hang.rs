@@ -201,6 +201,55 @@ async fn an_explanation_does_not_wait_for_a_scheduler_that_hangs(backend: Backen
 }
 on_every_scheduler!(an_explanation_does_not_wait_for_a_scheduler_that_hangs);
 
+/// Users are told that the scheduler does not answer, of a job that waits there and of one that was
+/// not submitted, and both go on by themselves.
+async fn users_are_told_of_a_scheduler_that_hangs(backend: Backend) {
+    let fixture = with_command_timeout(held(backend)).up().await;
+    let (first, container) = fixture.request("true", json!({})).await;
+    fixture.job(&container).await;
+    fixture.wait_for_listings(2).await;
+    let rule = Rule::every(backend.list_command(), Fault::Hang).having(backend.listing_argument());
+    fixture.fake.faults([rule]);
+    fixture.wait_for_event("scheduler_silent").await;
+    assert_eq!(fixture.event_count("listing_failed"), 0, "told too late");
+    let (second, waiting) = fixture.request("true", json!({})).await;
+    let words = format!(
+        "the {} scheduler has not answered since ",
+        backend.scheduler()
+    );
+    let is_told = |request| fixture.stack.explained(request).contains(&words);
+    for request in [&first, &second] {
+        fixture.wait_for(&words, || is_told(request)).await;
+    }
+    fixture.assert_undisturbed(&container).await;
+    assert_eq!(fixture.stack.container(&waiting).await.lock_count, 0);
+    fixture.fake.faults([]);
+    fixture.wait_for_event("listing_works").await;
+    fixture.job(&waiting).await;
+    let newest = |request| {
+        let text = fixture.stack.explained(request);
+        text.lines()
+            .find(|line| line.contains("Message of a dispatcher"))
+            .map(str::to_owned)
+    };
+    for request in [&first, &second] {
+        let is_over = || !newest(request).is_some_and(|line| line.contains(&words));
+        fixture.wait_for("the end of the outage", is_over).await;
+        let says_now = || {
+            fixture
+                .stack
+                .explained(request)
+                .contains(&format!("Now: {words}"))
+        };
+        fixture
+            .wait_for("the end of the outage in the record", || !says_now())
+            .await;
+    }
+    assert_eq!(fixture.event_count("scheduler_silent"), 1);
+    fixture.assert_undisturbed(&container).await;
+}
+on_every_scheduler!(users_are_told_of_a_scheduler_that_hangs);
+
 /// A container that is locked and has no job yet.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_submission_under_way_is_not_explained_by_an_end() {
