@@ -232,8 +232,8 @@ pub struct SlowStart {
     in_flight: BTreeMap<ContainerUuid, Instant>,
     /// Whether the admin was told of a rejection.
     pub is_told: bool,
-    /// Whether a container of the class waits for a place, as far as seen since the newest listing.
-    pub is_wanted: bool,
+    /// Number of listings since a container of the class waited for a place.
+    pub unwanted: u32,
 }
 
 impl SlowStart {
@@ -247,7 +247,7 @@ impl SlowStart {
             granted_at: None,
             in_flight: BTreeMap::new(),
             is_told,
-            is_wanted: false,
+            unwanted: 1,
         }
     }
 
@@ -289,9 +289,16 @@ impl SlowStart {
         self.granted < SLOW_START_DONE
     }
 
+    /// Records a listing. Whether the last grant left room, and nothing has waited for it since the
+    /// listing before.
+    pub fn listed(&mut self) -> bool {
+        self.unwanted = self.unwanted.saturating_add(1);
+        self.left > 0 && self.unwanted > 1
+    }
+
     /// Whether containers wait that may be submitted now.
     pub fn has_room(&self) -> bool {
-        self.left > 0 && self.is_wanted
+        self.left > 0 && self.unwanted == 0
     }
 
     /// Whether this container may be submitted now.
@@ -417,7 +424,7 @@ mod tests {
                 slow_start.accepted(container);
             }
         }
-        slow_start.is_wanted = true;
+        slow_start.unwanted = 0;
         assert!(!slow_start.has_room());
         slow_start.rejected(&all[0]);
         assert_eq!(slow_start.test_sizes(32), [1]);

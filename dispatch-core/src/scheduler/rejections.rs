@@ -34,7 +34,7 @@ use crate::model::scheduling::Candidate;
 use crate::model::world::Job;
 use crate::scheduler::SubmitRequest;
 use crate::scheduler::rejection_backoff::{Grant, JobClass};
-use crate::scheduler::test_submission::{TestResult, TestSubmission};
+use crate::scheduler::test_submission::{TEST_TIMEOUT, TestResult, TestSubmission};
 
 use self::state::RejectionState;
 
@@ -101,31 +101,43 @@ impl Rejections {
     }
 
     /// Tests the classes whose back-off has expired. What the scheduler does not take at once is
-    /// tried in smaller numbers, down to one job.
+    /// tried in smaller numbers, down to one job, within `TEST_TIMEOUT` for all of them together,
+    /// and `MAX_TESTS` between two listings.
     pub async fn retest<T: TestSubmission>(&self, tester: &T) {
         let now = Instant::now();
         let due: Vec<(JobClass, ResourceRequest, Vec<usize>)> = {
             let mut state = self.state.lock();
-            let due = state.due(now).into_iter();
-            due.map(|class| {
-                let needs = state.next_test_of(&class);
-                let sizes = state.test_sizes(&class, tester.max_test_jobs());
-                (class, needs, sizes)
-            })
-            .collect()
+            let due = state.take_due(now);
+            // The jobs of a test take places, where that is not settled at once.
+            let max_jobs = match T::SETTLE_TIME.is_zero() {
+                true => tester.max_test_jobs(),
+                false => tester.max_test_jobs() / due.len().max(1),
+            };
+            due.into_iter()
+                .map(|class| {
+                    let needs = state.next_test_of(&class);
+                    let sizes = state.test_sizes(&class, max_jobs);
+                    (class, needs, sizes)
+                })
+                .collect()
         };
+        let deadline = tokio::time::Instant::now() + TEST_TIMEOUT;
         let tests = due.iter().map(async |(_, needs, sizes)| {
             let mut sizes = sizes.iter().copied();
             let (mut jobs, mut is_cut) = (sizes.next().unwrap_or(1), false);
             loop {
-                let answer = tester.test_submission(needs, jobs).await;
-                let smaller = sizes
-                    .next()
-                    .filter(|_| matches!(answer, TestResult::Rejected(_)));
-                let Some(smaller) = smaller else {
-                    return (answer, Grant { jobs, is_cut });
-                };
-                (jobs, is_cut) = (smaller, true);
+                let test = tester.test_submission(needs, jobs);
+                let answer = tokio::time::timeout_at(deadline, test).await;
+                let answer = answer.unwrap_or(TestResult::Unknown);
+                match sizes.next() {
+                    Some(smaller)
+                        if matches!(answer, TestResult::Rejected(_))
+                            && self.state.lock().take_test() =>
+                    {
+                        (jobs, is_cut) = (smaller, true);
+                    }
+                    _ => return (answer, Grant { jobs, is_cut }),
+                }
             }
         });
         let answers = futures_util::future::join_all(tests).await;
@@ -207,5 +219,76 @@ impl Rejections {
         let mut state = self.state.lock();
         state.messages.remove(container);
         state.unreached.remove(container);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::model::owner::Charge;
+
+    /// A scheduler that rejects all tests, and takes its time for each.
+    struct Rejecting {
+        tests: AtomicUsize,
+        took: Duration,
+    }
+
+    impl TestSubmission for Rejecting {
+        fn max_test_jobs(&self) -> usize {
+            32
+        }
+
+        async fn test_submission(&self, _: &ResourceRequest, _: usize) -> TestResult {
+            self.tests.fetch_add(1, Ordering::Relaxed);
+            tokio::time::sleep(self.took).await;
+            TestResult::Rejected("full".into())
+        }
+    }
+
+    /// Sixty accounts with many ended jobs, so that each test is a series of seven.
+    fn full() -> Rejections {
+        let rejections = Rejections::new("it");
+        let mut state = rejections.state.lock();
+        for n in 0..60 {
+            let charge = Charge::new(None, format!("account {n}"));
+            let needs = ResourceRequest {
+                charged_to: Some(std::sync::Arc::new(charge)),
+                ..ResourceRequest::default()
+            };
+            let class = JobClass::Charged(ChargeClass::of(&needs));
+            state.reject_class(class, &needs, "full".into(), Instant::now());
+            for slow_start in state.slow_starts.values_mut() {
+                slow_start.places_freed(64);
+            }
+            let container = ContainerUuid::generate("zzzzz");
+            state.accepted(&container, &needs, Instant::now());
+            state.job_ended(&container, Instant::now());
+        }
+        drop(state);
+        rejections
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn tests_between_two_listings_are_bounded_in_number_and_time() {
+        for (took, most) in [(0, state::MAX_TESTS), (15, 16)] {
+            let (rejections, began) = (full(), tokio::time::Instant::now());
+            let tester = Rejecting {
+                tests: AtomicUsize::new(0),
+                took: Duration::from_secs(took),
+            };
+            let count = || tester.tests.load(Ordering::Relaxed);
+            rejections.retest(&tester).await;
+            assert_eq!((count(), began.elapsed() > TEST_TIMEOUT), (most, false));
+            if took == 0 {
+                rejections.retest(&tester).await;
+                assert_eq!(count(), most, "before the next listing");
+                rejections.listed(Instant::now(), &[]);
+                rejections.retest(&tester).await;
+                assert_eq!(count(), 2 * most);
+            }
+        }
     }
 }

@@ -26,6 +26,8 @@ const MAX_REMEMBERED: usize = 10_000;
 const MAX_CAUTIOUS_CLASSES: usize = 64;
 /// Maximum number of concurrent tests.
 const MAX_CONCURRENT_TESTS: usize = 8;
+/// Maximum number of repeated tests between two listings.
+pub(super) const MAX_TESTS: usize = 24;
 
 #[derive(Debug, Default)]
 pub struct RejectionState {
@@ -52,6 +54,10 @@ pub struct RejectionState {
     uncounted: HashSet<ContainerUuid>,
     /// Classes of which this process has submitted jobs, or wanted to.
     known: HashSet<ChargeClass>,
+    /// Classes that are held back as the log says, each with the reason there.
+    logged: HashMap<JobClass, String>,
+    /// Number of tests since the newest listing.
+    tests: usize,
 }
 
 impl RejectionState {
@@ -71,24 +77,17 @@ impl RejectionState {
     ) {
         let full =
             !matches!(class, JobClass::Charged(_)) && self.backoffs.len() >= MAX_REJECTED_CLASSES;
-        // A limit that stays is told once.
-        let is_told = match &class {
+        match &class {
             JobClass::Charged(charge) => {
-                let new = SlowStart::new(true);
-                let before = self.slow_starts.insert(charge.clone(), new);
+                self.slow_starts
+                    .insert(charge.clone(), SlowStart::new(true));
                 self.testers_of(charge).hold(needs);
-                before.is_some_and(|before| before.is_told)
             }
-            JobClass::OfUser(of_user) => {
-                self.testers_of(&of_user.charged).leave(of_user);
-                full
-            }
-            JobClass::Exactly(_) => full,
-        };
-        if !is_told {
-            warn_of_rejection(&class, &reason);
+            JobClass::OfUser(of_user) => self.testers_of(&of_user.charged).leave(of_user),
+            JobClass::Exactly(_) => {}
         }
         if !full {
+            self.log_held(&class, &reason);
             let new = || RejectionBackoff::new(reason, now);
             self.backoffs.entry(class).or_insert_with(new);
         }
@@ -144,20 +143,48 @@ impl RejectionState {
 
     /// Jobs of the class would be accepted, or one was.
     pub(super) fn accept_class(&mut self, class: &JobClass, grant: Grant, now: Instant) {
-        let before = self.backoffs.remove(class);
-        let is_free = match class {
-            JobClass::OfUser(_) | JobClass::Exactly(_) => {
-                before.is_some_and(|backoff| backoff.is_rejected())
+        self.backoffs.remove(class);
+        if let JobClass::Charged(charge) = class
+            && let Some(slow_start) = self.slow_starts.get_mut(charge)
+        {
+            if slow_start.grant(grant, now) {
+                return;
             }
-            JobClass::Charged(charge) => {
-                let slow_start = self.slow_starts.get_mut(charge);
-                let is_free = slow_start.is_some_and(|slow_start| !slow_start.grant(grant, now));
-                let freed = is_free.then(|| self.slow_starts.remove(charge));
-                freed.flatten().is_some_and(|slow_start| slow_start.is_told)
-            }
+            self.slow_starts.remove(charge);
+        }
+        self.log_resumed(class);
+    }
+
+    /// Logs that the class is held back, unless that was the last word on it.
+    fn log_held(&mut self, class: &JobClass, reason: &str) {
+        let words = |text: &str| text.replace(|c: char| c.is_ascii_digit(), "");
+        let last = self.logged.insert(class.clone(), reason.to_owned());
+        if last.is_none_or(|last| words(&last) != words(reason)) {
+            tracing::warn!(
+                reason,
+                event = "submissions_held",
+                "holding back submissions {class} because the scheduler rejects them"
+            );
+        }
+    }
+
+    /// Logs that the class is not held back any more, if the log says that it is, and so of what was
+    /// held back with it only.
+    fn log_resumed(&mut self, class: &JobClass) {
+        let backoffs = &self.backoffs;
+        let is_over = |held: &JobClass| {
+            let is_part = match held {
+                JobClass::Exactly(needs) => JobClass::classes_of(needs).contains(class),
+                JobClass::OfUser(of_user) => class.charged() == Some(&of_user.charged),
+                JobClass::Charged(_) => false,
+            };
+            held == class || (is_part && !backoffs.contains_key(held))
         };
-        if is_free {
-            log_resumed(class);
+        for (class, _) in self.logged.extract_if(|held, _| is_over(held)) {
+            tracing::info!(
+                event = "submissions_resumed",
+                "resuming submissions {class} because the scheduler accepts them again"
+            );
         }
     }
 
@@ -188,6 +215,7 @@ impl RejectionState {
 
     /// Forgets the jobs that a listing does not show any more.
     pub(super) fn listed(&mut self, began: Instant, live: &HashSet<&ContainerUuid>) {
+        self.tests = 0;
         let ended = |(container, (_, accepted)): &(&ContainerUuid, &(ChargeClass, Instant))| {
             *accepted < began && !live.contains(container)
         };
@@ -197,9 +225,14 @@ impl RejectionState {
         for container in ended {
             self.job_ended(&container, began);
         }
-        for slow_start in self.slow_starts.values_mut() {
-            slow_start.is_wanted = false;
+        let mut unlimited = Vec::new();
+        for (charge, slow_start) in &mut self.slow_starts {
+            let class = JobClass::Charged(charge.clone());
+            if slow_start.listed() && !self.backoffs.contains_key(&class) {
+                unlimited.push(class);
+            }
         }
+        unlimited.iter().for_each(|class| self.log_resumed(class));
         let ended = self.uncounted.iter().filter(|job| !live.contains(*job));
         let ended = ended.count();
         if ended > 0 {
@@ -249,7 +282,7 @@ impl RejectionState {
         if reason.is_some()
             && let Some(slow_start) = self.slow_starts.get_mut(&ChargeClass::of(&candidate.needs))
         {
-            slow_start.is_wanted = true;
+            slow_start.unwanted = 0;
         }
         reason
     }
@@ -365,21 +398,8 @@ fn remember<T: Eq + Hash>(set: &mut HashSet<T>, value: T) -> bool {
     set.insert(value)
 }
 
-fn log_resumed(class: &JobClass) {
-    tracing::info!(
-        event = "submissions_resumed",
-        "resuming submissions {class} because the scheduler accepts them again"
-    );
-}
-
-fn warn_of_rejection(class: &JobClass, reason: &str) {
-    tracing::warn!(
-        reason,
-        event = "submissions_held",
-        "holding back submissions {class} because the scheduler rejects them"
-    );
-}
-
+#[cfg(test)]
+mod log_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

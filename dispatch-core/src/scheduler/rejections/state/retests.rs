@@ -6,9 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use super::{
-    MAX_CONCURRENT_TESTS, MAX_REJECTED_CLASSES, RejectionState, log_resumed, warn_of_rejection,
-};
+use super::{MAX_CONCURRENT_TESTS, MAX_REJECTED_CLASSES, MAX_TESTS, RejectionState};
 use crate::model::charge_class::{ChargeClass, UserClass};
 use crate::model::owner::KnownCharge;
 use crate::model::resources::ResourceRequest;
@@ -56,9 +54,8 @@ impl RejectionState {
         let idle = self
             .slow_starts
             .extract_if(.., |_, slow_start| slow_start.is_idle(now));
-        for (charge, _) in idle.filter(|(_, slow_start)| slow_start.is_told) {
-            log_resumed(&JobClass::Charged(charge));
-        }
+        let idle: Vec<_> = idle.map(|(charge, _)| JobClass::Charged(charge)).collect();
+        idle.iter().for_each(|class| self.log_resumed(class));
         for (charge, slow_start) in &mut self.slow_starts {
             let class = JobClass::Charged(charge.clone());
             if !self.backoffs.contains_key(&class) && slow_start.is_used_up(now) {
@@ -91,26 +88,22 @@ impl RejectionState {
                 self.accept_settled(now);
             }
             TestResult::Rejected(reason) => {
-                let is_told = match class {
-                    JobClass::OfUser(of_user) => {
-                        self.testers_of(&of_user.charged).leave(of_user);
-                        false
-                    }
-                    JobClass::Exactly(_) => false,
+                match class {
+                    JobClass::OfUser(of_user) => self.testers_of(&of_user.charged).leave(of_user),
+                    JobClass::Exactly(_) => {}
                     JobClass::Charged(charge) => {
                         let of_class = class.test_needs().charged_to;
                         self.testers_of(charge).test_refused(of_class);
-                        let slow_start = self.slow_starts.get_mut(charge);
-                        slow_start.is_some_and(|slow_start| {
+                        if let Some(slow_start) = self.slow_starts.get_mut(charge) {
                             slow_start.limit_met();
-                            std::mem::replace(&mut slow_start.is_told, true)
-                        })
+                            slow_start.is_told = true;
+                        }
                     }
-                };
+                }
+                if self.backoffs.contains_key(class) {
+                    self.log_held(class, &reason);
+                }
                 if let Some(backoff) = self.backoffs.get_mut(class) {
-                    if !backoff.is_rejected() && !is_told {
-                        warn_of_rejection(class, &reason);
-                    }
                     backoff.record_test(Some(reason), now);
                 }
                 self.forget_explained();
@@ -169,6 +162,20 @@ impl RejectionState {
             self.accept_class(&class, grant, now);
             self.remember_accepted(&class);
         }
+    }
+
+    /// Whether one more test may be done before the next listing. If so, it counts.
+    pub(in crate::scheduler::rejections) fn take_test(&mut self) -> bool {
+        let may = self.tests < MAX_TESTS;
+        self.tests += usize::from(may);
+        may
+    }
+
+    /// Classes to test now; their first tests count.
+    pub(in crate::scheduler::rejections) fn take_due(&mut self, now: Instant) -> Vec<JobClass> {
+        let mut due = self.due(now);
+        due.retain(|_| self.take_test());
+        due
     }
 
     /// Classes whose test is due, the last use of a grant included. Users take turns: each may have

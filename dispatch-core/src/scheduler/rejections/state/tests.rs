@@ -198,6 +198,7 @@ impl Limited {
             let state = &mut self.state;
             state.apply_test(&class, answer, grant, Duration::ZERO, now);
         }
+        log_tests::assert_log_is_true(&self.state);
     }
 
     /// One look of the dispatcher. What was admitted is submitted.
