@@ -15,7 +15,8 @@ use crate::model::scheduling::StopMode;
 use crate::model::task::Stop;
 use crate::model::world::{Job, JobId, MonotonicTime};
 
-/// Time for which crunch-run may clean up after a final state before it is asked to end.
+/// Time for which crunch-run may clean up after a final state before it is asked to end. A listing
+/// after that time must still show its job.
 const POST_FINAL_GRACE: Duration = Duration::from_secs(30);
 /// Time for which a job missing from listings is remembered. A listing may be wrong, and a job that
 /// appears again is the same job.
@@ -76,8 +77,9 @@ impl StopEscalation {
             // Every request to end failed, as for a suspended job. Only force is left.
             (None, Some(begun)) if now.since(begun) > grace => begun,
             _ => {
-                let cleans_up =
-                    *reason == Reason::ContainerFinal && now.since(stage.first) < POST_FINAL_GRACE;
+                // In an outage, the newest listing may be older than the end.
+                let cleans_up = *reason == Reason::ContainerFinal
+                    && stage.seen.since(stage.first) < POST_FINAL_GRACE;
                 return (!cleans_up).then_some(StopMode::Graceful);
             }
         };
@@ -206,6 +208,9 @@ mod tests {
         let next =
             |escalation: &mut StopEscalation, s| next(escalation, &job, Reason::ContainerFinal, s);
         assert_eq!(next(&mut escalation, 0), None);
+        escalation.apply_listing(&[shown(7, false)], at(29));
+        assert_eq!(next(&mut escalation, 100), None, "no newer listing");
+        escalation.apply_listing(&[shown(7, false)], at(30));
         assert_eq!(next(&mut escalation, 30), Some(StopMode::Graceful));
         escalation.mark_failed(&JobId("1".into()));
         assert_eq!(next(&mut escalation, 32), Some(StopMode::Graceful));
