@@ -5,6 +5,7 @@
 //! the job, and whether anything about it is uncertain.
 
 use arvados_client::{ContainerUuid, TokenUuid};
+use dispatch_core::scheduler::attempt_dir::OutputTail;
 use dispatch_core::scheduler::command::CommandFailure;
 use dispatch_core::scheduler::{ExitCause, JobExit, SchedulerError, Uncertainty};
 
@@ -13,9 +14,12 @@ use crate::query::ended_job::is_unknown_job;
 use crate::query::exit_record::{self, ExitRecord, SQUEUE_FORMAT};
 use crate::slurm::Slurm;
 
-/// Reason of an exit of which Slurm has no record.
+/// Reason of an exit of which Slurm has no record, though there was a job.
 const JOB_FORGOTTEN: &str = "Slurm has no record of its job any more (it drops ended jobs after MinJobAge, and a restart of \
      slurmctld may lose jobs)";
+/// The same if nothing shows that there was one.
+const NO_JOB: &str =
+    "Slurm has no job of this attempt: it was not submitted, or slurmctld has lost it";
 
 impl Slurm {
     /// Determines how the job ended, with the last lines of its output.
@@ -28,6 +32,9 @@ impl Slurm {
             Ok(exit) => exit,
             Err(error) => return JobExit::uncertain(Uncertainty::MayBeRunning(error.to_string())),
         };
+        let output = self.attempt_dir(container).output_tail_with_timeout().await;
+        let has_output = !output.as_ref().is_ok_and(OutputTail::is_empty);
+        let was_known = self.job_id_of(container, attempt).is_some();
         let rejection = self.rejections.message_for(container, attempt);
         let is_unrejected = rejection.is_none();
         let reason = match &record {
@@ -39,9 +46,11 @@ impl Slurm {
                 };
                 record.describe(user.as_deref())
             }
-            None => rejection.unwrap_or_else(|| JOB_FORGOTTEN.to_owned()),
+            None => rejection.unwrap_or_else(|| match was_known || has_output {
+                true => JOB_FORGOTTEN.to_owned(),
+                false => NO_JOB.to_owned(),
+            }),
         };
-        let output = self.attempt_dir(container).output_tail_with_timeout().await;
         // Slurm may have forgotten the job while the API server was down. Then only the job's
         // output tells.
         let forgotten = record
