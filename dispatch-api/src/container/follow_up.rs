@@ -5,6 +5,7 @@
 //! That write does the first ones. A row of `follow_ups` remembers how far it came, and the writer
 //! does the rest in turns with the writes of clients.
 
+use fail_points::fail_point;
 use tracing::error;
 
 use crate::auth::Identity;
@@ -12,7 +13,7 @@ use crate::container::{finalize, priority, request_logs, retry};
 use crate::error::{ApiError, Result};
 use crate::record::Record;
 use crate::schema::CONTAINERS;
-use crate::store::follow_ups::{FollowUp, Progress};
+use crate::store::follow_up_progress::{FollowUp, Progress};
 use crate::store::transaction::Tx;
 
 /// Lets the first requests follow what this write changed. It is the end of each write, which fails
@@ -26,18 +27,24 @@ pub fn run(tx: &Tx<'_>) -> Result<()> {
 
 /// Goes on with what earlier writes have begun, as far as one write may.
 pub fn run_batch(tx: &Tx<'_>) -> Result<()> {
+    let mut begun = false;
     loop {
         let progress = match tx.next_follow_up() {
             Some((kind, container_uuid)) => Some(Progress::new(kind, container_uuid)),
             None if tx.is_unfinished() => None,
             None => Progress::first(tx.conn)?,
         };
+        begun |= progress.is_some();
         // A container whose requests are not finished then is the last in line.
         match progress {
             Some(progress) => go_on(tx, progress, follow_or_log)?,
-            None => return Ok(()),
+            None => break,
         }
     }
+    if begun {
+        fail_point("api.follow-up.before-commit");
+    }
+    Ok(())
 }
 
 /// Lets requests follow until none is left or the write has done enough, and saves how far it came.

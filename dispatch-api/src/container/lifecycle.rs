@@ -10,7 +10,7 @@ use crate::error::{ApiError, Result};
 use crate::record::Record;
 use crate::record::patch;
 use crate::schema::{CONTAINERS, TOKENS};
-use crate::store::follow_ups::FollowUp;
+use crate::store::follow_up_progress::FollowUp;
 use crate::store::revocation::{self, RevocationScope};
 use crate::store::transaction::Tx;
 

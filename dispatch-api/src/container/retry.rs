@@ -47,7 +47,7 @@ pub fn with_new_container(
     let next = match next {
         Some(next) => next,
         None => {
-            let wishes = merged_scheduling(&scheduling_of_all(tx, cancelled)?);
+            let wishes = merged_scheduling(&scheduling_of_all(tx, cancelled, request)?);
             let next = create::retry_of(tx, system, cancelled, wishes, request)?;
             next.uuid().to_owned()
         }
@@ -65,11 +65,13 @@ pub fn with_new_container(
     Ok(next)
 }
 
-/// The different scheduling parameters of the requests that get another container.
-fn scheduling_of_all(tx: &Tx<'_>, cancelled: &Record) -> Result<Vec<Value>> {
-    let sql = "SELECT scheduling_parameters FROM container_requests \
-               WHERE container_uuid = ?1 AND state = 'Committed' AND priority > 0 \
-               AND container_count < coalesce(container_count_max, ?2) \
+/// The different scheduling parameters of `request` and of others that get another container.
+/// The first thousand are asked: a container can have any number.
+fn scheduling_of_all(tx: &Tx<'_>, cancelled: &Record, request: &Record) -> Result<Vec<Value>> {
+    let sql = "SELECT scheduling_parameters FROM ( \
+                 SELECT * FROM container_requests WHERE container_uuid = ?1 \
+                 AND state = 'Committed' ORDER BY created_at, uuid LIMIT 1000 \
+               ) WHERE priority > 0 AND container_count < coalesce(container_count_max, ?2) \
                GROUP BY scheduling_parameters ORDER BY min(created_at)";
     let mut statement = tx.conn.prepare_cached(sql)?;
     let limit = tx.config.container_count_max;
@@ -78,7 +80,8 @@ fn scheduling_of_all(tx: &Tx<'_>, cancelled: &Record) -> Result<Vec<Value>> {
         serde_json::from_str(&text?)
             .map_err(|problem| ApiError::BadRecord(format!("scheduling parameters: {problem}")))
     };
-    texts.map(parse).collect()
+    let own = std::iter::once(Ok(request.get("scheduling_parameters").clone()));
+    own.chain(texts.map(parse)).collect()
 }
 
 /// Scheduling parameters of one container for several requests: the most permissive of each.

@@ -3,7 +3,7 @@
 pub mod audit_log;
 pub mod cluster_config;
 pub mod fair_queue;
-pub mod follow_ups;
+pub mod follow_up_progress;
 pub mod quota;
 pub mod revocation;
 pub mod transaction;

@@ -15,7 +15,7 @@ use crate::record::Record;
 use crate::schema::{self, Resource};
 use crate::store::audit_log::{self, Change};
 use crate::store::cluster_config::ClusterConfig;
-use crate::store::follow_ups::FollowUp;
+use crate::store::follow_up_progress::FollowUp;
 use crate::store::quota;
 
 /// Numbers of requests that one write brings up to date with containers: at least, and at most if

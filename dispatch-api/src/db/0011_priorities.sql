@@ -1,0 +1,8 @@
+-- The open requests of a container in the order in which they follow it.
+DROP INDEX container_requests_open;
+CREATE INDEX container_requests_open ON container_requests (container_uuid, created_at, uuid)
+WHERE state = 'Committed';
+-- Those that give a container its priority: by the container that made them, the weightiest first.
+CREATE INDEX container_requests_weights ON container_requests (
+    container_uuid, ifnull(requesting_container_uuid, ''), priority DESC, created_at
+) WHERE state = 'Committed' AND priority > 0;
