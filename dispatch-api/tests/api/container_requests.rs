@@ -1,10 +1,8 @@
-//! Requests: commit, reuse, priorities, children and results.
-
-use std::time::{Duration, Instant};
+//! Requests: commit, children, secrets, numbers and results.
 
 use serde_json::{Value, json};
 
-use crate::fixture::{Fixture, Response, STEP_TIMEOUT, request, submit};
+use crate::fixture::{Fixture, Response, request, submit};
 
 const FOO: &str = ". acbd18db4cc2f85cedef654fccc4a4d8+3 0:3:foo.txt\n";
 
@@ -98,60 +96,6 @@ async fn what_cannot_run_is_refused_with_a_sentence_that_names_it() {
     );
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn equal_work_is_shared_unless_that_is_not_wanted() {
-    let fixture = Fixture::new().await;
-    fixture.image().await;
-    let first = fixture.submit(json!({})).await;
-    let same = fixture.submit(json!({"name": "again"})).await;
-    assert_eq!(same["container_uuid"], first["container_uuid"]);
-    let other = fixture.submit(json!({"command": ["false"]})).await;
-    assert_ne!(other["container_uuid"], first["container_uuid"]);
-    let own = fixture.submit(json!({"use_existing": false})).await;
-    assert_ne!(own["container_uuid"], first["container_uuid"]);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn finished_work_is_reused_with_its_results() {
-    let fixture = Fixture::new().await;
-    let pdh = fixture.image().await;
-    let first = fixture.submit(json!({})).await;
-    let uuid = first["container_uuid"].as_str().unwrap();
-    finish(&fixture, uuid, &pdh).await;
-    let second = fixture.submit(json!({})).await;
-    assert_eq!(second["container_uuid"], uuid);
-    assert_eq!(second["state"], "Final");
-    assert!(second["output_uuid"].is_string());
-}
-
-/// The server goes on after a restart with what one write began.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_hundred_requests_of_one_container_get_its_results() {
-    let fixture = Fixture::new().await;
-    let pdh = fixture.image().await;
-    let first = fixture.submit(json!({})).await;
-    for _ in 1..100 {
-        let same = fixture.submit(json!({})).await;
-        assert_eq!(same["container_uuid"], first["container_uuid"]);
-    }
-    finish(&fixture, first["container_uuid"].as_str().unwrap(), &pdh).await;
-    let fixture = fixture.restarted().await;
-    let until = Instant::now() + STEP_TIMEOUT;
-    let open = json!([["state", "=", "Committed"]]);
-    while count(&fixture, &open).await != 0 {
-        assert!(Instant::now() < until);
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    let done = json!([["output_uuid", "!=", null], ["log_uuid", "!=", null]]);
-    assert_eq!(count(&fixture, &done).await, 100);
-}
-
-async fn count(fixture: &Fixture, filters: &Value) -> Value {
-    let params = json!({"filters": filters, "limit": 0});
-    let listed = fixture.admin.list("container_requests", params).await.ok();
-    listed["items_available"].clone()
-}
-
 /// Runs a container to success with this collection as log and output.
 pub async fn finish(fixture: &Fixture, uuid: &str, pdh: &str) {
     fixture.admin.lock(uuid).await.ok();
@@ -160,8 +104,12 @@ pub async fn finish(fixture: &Fixture, uuid: &str, pdh: &str) {
         .change(uuid, json!({"state": "Running", "log": pdh}))
         .await
         .ok();
-    let done = json!({"state": "Complete", "exit_code": 0, "log": pdh, "output": pdh, "cost": 1.5});
-    fixture.admin.change(uuid, done).await.ok();
+    fixture.admin.change(uuid, complete(pdh)).await.ok();
+}
+
+/// The success of a container with this collection as log and output.
+pub fn complete(pdh: &str) -> Value {
+    json!({"state": "Complete", "exit_code": 0, "log": pdh, "output": pdh, "cost": 1.5})
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -220,37 +168,6 @@ async fn results_become_collections_of_the_requester() {
         text.contains(&format!("log\\040for\\040container\\040{uuid}")),
         "{text}"
     );
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_highest_of_several_priorities_counts_and_none_means_hold() {
-    let fixture = Fixture::new().await;
-    fixture.image().await;
-    let low = fixture.submit(json!({"priority": 10})).await;
-    let high = fixture.submit(json!({"priority": 20})).await;
-    let uuid = low["container_uuid"].as_str().unwrap();
-    assert_eq!(high["container_uuid"], uuid);
-    let weight = |priority: &Value| (priority.as_i64().unwrap() + (1 << 49)) >> 50;
-    assert_eq!(weight(&fixture.admin.container(uuid).await["priority"]), 20);
-    let lower = json!({"container_request": {"priority": 0}});
-    let path =
-        |request: &Value| format!("container_requests/{}", request["uuid"].as_str().unwrap());
-    fixture.admin.put(&path(&high), lower.clone()).await.ok();
-    assert_eq!(weight(&fixture.admin.container(uuid).await["priority"]), 10);
-    fixture.admin.put(&path(&low), lower).await.ok();
-    let container = fixture.admin.container(uuid).await;
-    assert_eq!(
-        (&container["priority"], &container["state"]),
-        (&json!(0), &json!("Queued"))
-    );
-    fixture
-        .admin
-        .put(&path(&low), json!({"priority": 5}))
-        .await
-        .ok();
-    assert_eq!(weight(&fixture.admin.container(uuid).await["priority"]), 5);
-    fixture.admin.delete(&path(&low)).await.ok();
-    assert_eq!(fixture.admin.container(uuid).await["priority"], 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -116,8 +116,13 @@ impl Fixture {
 
     /// Stops the server and starts it again on the same directory.
     pub async fn restarted(self) -> Fixture {
+        Fixture::at(self.stopped().await).await
+    }
+
+    /// Stops the server, and returns its directory.
+    pub async fn stopped(self) -> TempDir {
         self.server.stop().await;
-        Fixture::at(self.directory).await
+        self.directory
     }
 
     /// An active user without administrator rights.

@@ -16,6 +16,7 @@ mod containers;
 mod contents;
 mod discovery;
 mod emulation;
+mod equal_requests;
 mod events;
 mod fixture;
 mod floods;

@@ -1,6 +1,7 @@
 //! The program: restarts, kills, and a second process on the same state directory.
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -42,6 +43,12 @@ impl Process {
             .unwrap();
         let ready = serde_json::from_str(&line).unwrap();
         Process { child, ready }
+    }
+
+    /// Until a fail point has killed it.
+    pub fn wait_until_killed(mut self) {
+        let status = self.child.wait().unwrap();
+        assert_eq!(status.signal(), Some(9), "{status}");
     }
 
     fn kill(mut self) {
