@@ -34,6 +34,7 @@ use crate::observe::poll_schedule::PollSchedule;
 use crate::observe::scheduler_silence::SchedulerSilence;
 use crate::observe::token_scans::TokenScans;
 use crate::reconcile::Reconciler;
+use crate::report::alike_lines::{self, AlikeLines};
 use crate::report::audit::Audit;
 use crate::report::health::Health;
 use crate::scheduler::submit_host::Precondition;
@@ -65,6 +66,7 @@ pub struct Controller<A, S> {
     health: Arc<Health>,
     audit: Option<Audit>,
     started: Instant,
+    alike_lines: AlikeLines,
     silence: SchedulerSilence,
     /// That the scheduler does not answer, if that is so.
     outage: Option<String>,
@@ -149,6 +151,7 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
             health,
             audit,
             started: Instant::now(),
+            alike_lines: AlikeLines::default(),
             silence: SchedulerSilence::default(),
             outage: None,
             job_exit_signaled: Arc::default(),
@@ -290,6 +293,7 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
             handle.iter().for_each(|handle| handle.abort());
         }
         self.drain(tasks, &changes, &api_log).await;
+        self.log_alike_lines(Instant::now() + alike_lines::WINDOW);
         drop(api_log);
         let _ = tokio::time::timeout(LOG_FLUSH_TIMEOUT, log_writer).await;
         Ok(())
@@ -382,9 +386,18 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
         }
     }
 
+    /// Logs how many decisions had no line of their own, once they are old enough at this time.
+    pub(crate) fn log_alike_lines(&mut self, now: Instant) {
+        for (event, containers) in self.alike_lines.take_due(now) {
+            event.log_alike(containers);
+        }
+    }
+
     fn emit(&mut self, events: Vec<Decision>, api_log: &ApiLog) {
         for event in events {
-            event.log();
+            if self.alike_lines.admits(&event, Instant::now()) {
+                event.log();
+            }
             self.lost_locks +=
                 usize::from(matches!(event, Decision::LockFailed { lost: true, .. }));
             self.health.count(&event);

@@ -278,6 +278,7 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
         api_log: &ApiLog,
     ) {
         self.poll_schedule.poll_done(self.poll_began.elapsed());
+        self.log_alike_lines(Instant::now());
         let lost = std::mem::take(&mut self.lost_locks);
         if lost > 0 {
             tracing::info!(

@@ -3,6 +3,7 @@
 
 use arvados_client::records::ContainerState;
 use arvados_client::{ContainerUuid, TokenUuid};
+use tracing::Level;
 
 use crate::model::container_record::ContainerEnd;
 use crate::model::exit_cause::Eviction;
@@ -223,20 +224,34 @@ impl Decision {
     /// Writes the log line.
     pub fn log(&self) {
         let (container, event, sentence) = (self.container(), self.name(), self.text());
+        match self.level() {
+            Level::DEBUG => tracing::debug!(%container, event, "{sentence}"),
+            Level::WARN => tracing::warn!(%container, event, "{sentence}"),
+            _ => tracing::info!(%container, event, "{sentence}"),
+        }
+    }
+
+    /// Writes one log line about many `containers` with decisions like this one.
+    pub fn log_alike(&self, containers: usize) {
+        let (event, sentence) = (self.name(), self.text());
+        match self.level() {
+            Level::DEBUG => {}
+            Level::WARN => tracing::warn!(containers, event, "more like this: {sentence}"),
+            _ => tracing::info!(containers, event, "more like this: {sentence}"),
+        }
+    }
+
+    fn level(&self) -> Level {
         match self {
             // Another line is about all of these.
-            Decision::LockFailed { lost: true, .. } | Decision::Deferred { .. } => {
-                tracing::debug!(%container, event, "{sentence}");
-            }
+            Decision::LockFailed { lost: true, .. } | Decision::Deferred { .. } => Level::DEBUG,
             Decision::LockFailed { .. }
             | Decision::SubmitFailed { .. }
             | Decision::ActionFailed { .. }
             | Decision::ResultsUndelivered { .. }
             | Decision::JobPaused { .. }
-            | Decision::ExecutorLost { .. } => {
-                tracing::warn!(%container, event, "{sentence}");
-            }
-            _ => tracing::info!(%container, event, "{sentence}"),
+            | Decision::ExecutorLost { .. } => Level::WARN,
+            _ => Level::INFO,
         }
     }
 }

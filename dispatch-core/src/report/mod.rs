@@ -1,5 +1,6 @@
 //! Everything the dispatcher publishes: audit lines, metrics and health.
 
+pub mod alike_lines;
 pub mod audit;
 pub mod health;
 mod metrics;
