@@ -26,7 +26,7 @@ use crate::model::snapshot::ApiSnapshot;
 use crate::model::world::{Job, MonotonicTime};
 use crate::observe::api_snapshot::fetch_snapshot;
 use crate::observe::change_feed::ChangeFeed;
-use crate::report::health::HealthUpdate;
+use crate::report::health::SiteState;
 use crate::scheduler::rejections::Rejections;
 use crate::scheduler::submit_host::Precondition;
 use crate::scheduler::{Scheduler, SchedulerError};
@@ -322,16 +322,16 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
         let fits = self.runner.scheduler.admit(&waiting, &started);
         let events = self.reconciler.apply_admission(&waiting, fits);
         self.emit(events, api_log);
-        self.health.update(HealthUpdate {
-            world: self.reconciler.world(),
-            places: self.reconciler.places(),
+        let site = SiteState {
             capacity: self.runner.scheduler.capacity(),
             breaker_open: self.reconciler.is_breaker_open(self.now()),
             host_fault: self.host_fault(),
             outage: self.outage.clone(),
             rejected_kinds: (self.runner.scheduler.rejections()).map_or(0, Rejections::count),
             excluded_nodes: self.reconciler.excluded_nodes(self.now()),
-        });
+        };
+        let (world, places) = (self.reconciler.world(), self.reconciler.places());
+        self.health.update(world, &places, site);
     }
 
     /// How the jobs of the containers in `snapshot` whose owners were read are charged.

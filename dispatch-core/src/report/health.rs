@@ -47,19 +47,12 @@ struct HealthState {
     api: Peer,
     scheduler: Peer,
     queue: Arc<[QueueRow]>,
-    capacity: Option<Capacity>,
-    breaker: bool,
-    host_fault: Option<String>,
-    excluded_nodes: Vec<String>,
+    site: SiteState,
 }
 
-/// The data of one [`Health::update`].
-#[derive(Debug)]
-pub struct HealthUpdate<'a> {
-    /// Containers and jobs.
-    pub world: &'a World,
-    /// Places of the containers that wait for their start.
-    pub places: BTreeMap<&'a ContainerUuid, usize>,
+/// What keeps containers from being started, and where they can be.
+#[derive(Debug, Default, Clone)]
+pub struct SiteState {
     /// Total and free resources, if the scheduler is one machine.
     pub capacity: Option<Capacity>,
     /// Whether the circuit breaker is open, so that no container is started.
@@ -146,8 +139,7 @@ impl Health {
     }
 
     /// Replaces the containers, capacity and node exclusions shown by metrics and status page.
-    pub fn update(&self, view: HealthUpdate<'_>) {
-        let world = view.world;
+    pub fn update(&self, world: &World, places: &BTreeMap<&ContainerUuid, usize>, site: SiteState) {
         let mut rows = Vec::with_capacity(world.containers.len());
         for (uuid, known) in &world.containers {
             let ours = matches!(known.holder, LockHolder::Ours(_));
@@ -160,7 +152,7 @@ impl Health {
                 }
                 _ => {
                     let is_locked = known.state == ContainerState::Locked;
-                    let outage = view.outage.as_deref().filter(|_| is_locked);
+                    let outage = site.outage.as_deref().filter(|_| is_locked);
                     let last = world.pending.get(uuid).map(|waits| waits.text.clone());
                     outage.map(Into::into).or(last)
                 }
@@ -173,7 +165,7 @@ impl Health {
                 priority: known.priority,
                 ours,
                 waits,
-                place: view.places.get(uuid).copied(),
+                place: places.get(uuid).copied(),
                 never_fits: is_queued && known.fit.never().is_some(),
                 owner: known.owner.clone(),
                 created_at: known.created_at,
@@ -183,24 +175,16 @@ impl Health {
             });
         }
         self.metrics.update(world, Timestamp::now());
-        let host_failed = view.host_fault.is_some();
-        let excluded = view.excluded_nodes.len();
-        self.metrics
-            .update_faults(view.breaker_open, host_failed, excluded);
-        self.metrics.set_rejected_kinds(view.rejected_kinds);
+        self.metrics.update_site(&site);
         let mut facts = self.facts.lock();
-        facts.queue = rows.into();
-        facts.capacity = view.capacity;
-        facts.breaker = view.breaker_open;
-        facts.host_fault = view.host_fault;
-        facts.excluded_nodes = view.excluded_nodes;
+        (facts.queue, facts.site) = (rows.into(), site);
     }
 
     /// The health error: why this host cannot submit jobs; which side has not answered recently,
     /// for how long and why.
     fn problem(&self) -> Option<String> {
         let facts = self.facts.lock();
-        let fault = facts.host_fault.iter();
+        let fault = facts.site.host_fault.iter();
         let fault = fault.map(|fault| format!("no container is started: {fault}"));
         let peers = [("API server", &facts.api), ("scheduler", &facts.scheduler)];
         let silent = peers.into_iter().filter_map(|(name, side)| {
@@ -292,27 +276,20 @@ async fn status(State(health): State<Arc<Health>>, headers: HeaderMap) -> Respon
         return StatusCode::UNAUTHORIZED.into_response();
     }
     let complaint = health.problem();
-    let (queue, room, breaker, host_fault, shunned) = {
+    let (queue, site) = {
         let facts = health.facts.lock();
-        let shunned = facts.excluded_nodes.clone();
-        (
-            facts.queue.clone(),
-            facts.capacity.clone(),
-            facts.breaker,
-            facts.host_fault.clone(),
-            shunned,
-        )
+        (facts.queue.clone(), facts.site.clone())
     };
     let mut body = json!({
         "health": complaint.is_none(),
         "error": complaint,
         "uptime_seconds": health.started.elapsed().as_secs(),
-        "breaker_open": breaker,
-        "submit_host_fault": host_fault,
-        "shunned_nodes": shunned,
+        "breaker_open": site.breaker_open,
+        "submit_host_fault": site.host_fault,
+        "shunned_nodes": site.excluded_nodes,
         "containers": queue,
     });
-    if let Some(room) = room {
+    if let Some(room) = site.capacity {
         body["capacity"] = json!(room.total);
         body["free"] = json!(room.free);
         body["others"] = json!(room.others);

@@ -18,6 +18,7 @@ use prometheus_client::registry::{Metric, Registry};
 use crate::model::decision::Decision;
 use crate::model::owner::Owner;
 use crate::model::world::{Job, JobListing, LockHolder, ObservedContainer, World};
+use crate::report::health::SiteState;
 use crate::report::state_durations::{StateDuration, StateDurations};
 
 /// Maximum number of values of a label that users can invent. The rest counts as [`OTHER`].
@@ -76,69 +77,33 @@ pub(super) struct Metrics {
 }
 
 impl Default for Metrics {
+    #[rustfmt::skip]
     fn default() -> Self {
+        let mut registry = Registry::with_prefix("arvados_dispatch");
+        let all = &mut registry;
         let histogram = || Histogram::new(exponential_buckets(1.0, 4.0, 10));
-        let mut all = Self {
-            registry: Registry::with_prefix("arvados_dispatch"),
-            events: Family::default(),
-            containers: Family::default(),
-            by_partition: Family::default(),
-            by_user: Family::default(),
-            jobs: Family::default(),
-            oldest_queued: TimeGauge::default(),
-            api_answered: TimeGauge::default(),
-            scheduler_answered: TimeGauge::default(),
-            locked: histogram(),
-            running: histogram(),
-            breaker: Gauge::default(),
-            host_failed: Gauge::default(),
-            excluded_nodes: Gauge::default(),
-            rejected_kinds: Gauge::default(),
+        Self {
+            jobs: add(all, "jobs", "Jobs of this dispatcher in the newest listing of the scheduler, by state"),
+            containers: add(all, "containers", "Known containers, by state"),
+            oldest_queued: add(all, "oldest_queued_seconds", "Age of the oldest queued container that may start; 0 if there is none"),
+            api_answered: add(all, "api_answered_timestamp_seconds", "Time of the last complete poll of the API server"),
+            scheduler_answered: add(all, "scheduler_answered_timestamp_seconds", "Time of the last complete listing of the scheduler"),
+            breaker: add(all, "breaker_open", "1 while no job is submitted, because several attempts in a row failed"),
+            host_failed: add(all, "submit_host_failed", "1 while no job is submitted, because this host cannot write the files of jobs or run the submit command, or the file storage takes no data"),
+            excluded_nodes: add(all, "nodes_shunned", "Nodes that get no new jobs, because the attempts of several containers failed there"),
+            rejected_kinds: add(all, "rejected_job_kinds", "Kinds of jobs that are held back, because the scheduler rejects them"),
+            locked: register(all, "locked_seconds", "Time from the lock of a container until its command runs", histogram()),
+            running: register(all, "running_seconds", "Time for which containers were Running", histogram()),
+            by_partition: add(all, "partition_containers", "Known containers, by their first partition and by state"),
+            by_user: add(all, "user_containers", "Known containers, by user and by state"),
+            events: add(all, "events", "Decisions and failures, by kind"),
             durations: Mutex::default(),
-        };
-        all.register();
-        all
+            registry,
+        }
     }
 }
 
 impl Metrics {
-    fn register(&mut self) {
-        let registry = &mut self.registry;
-        #[rustfmt::skip]
-        let families = [
-            ("jobs", "Jobs of this dispatcher in the newest listing of the scheduler, by state", &self.jobs),
-            ("containers", "Known containers, by state", &self.containers),
-        ];
-        register_all(registry, &families);
-        #[rustfmt::skip]
-        let times = [
-            ("oldest_queued_seconds", "Age of the oldest queued container that may start; 0 if there is none", &self.oldest_queued),
-            ("api_answered_timestamp_seconds", "Time of the last complete poll of the API server", &self.api_answered),
-            ("scheduler_answered_timestamp_seconds", "Time of the last complete listing of the scheduler", &self.scheduler_answered),
-        ];
-        register_all(registry, &times);
-        #[rustfmt::skip]
-        let gauges = [
-            ("breaker_open", "1 while no job is submitted, because several attempts in a row failed", &self.breaker),
-            ("submit_host_failed", "1 while no job is submitted, because this host cannot write the files of jobs or run the submit command, or the file storage takes no data", &self.host_failed),
-            ("nodes_shunned", "Nodes that get no new jobs, because the attempts of several containers failed there", &self.excluded_nodes),
-            ("rejected_job_kinds", "Kinds of jobs that are held back, because the scheduler rejects them", &self.rejected_kinds),
-        ];
-        register_all(registry, &gauges);
-        #[rustfmt::skip]
-        let histograms = [
-            ("locked_seconds", "Time from the lock of a container until its command runs", &self.locked),
-            ("running_seconds", "Time for which containers were Running", &self.running),
-        ];
-        register_all(registry, &histograms);
-        let help = "Known containers, by their first partition and by state";
-        registry.register("partition_containers", help, self.by_partition.clone());
-        let help = "Known containers, by user and by state";
-        registry.register("user_containers", help, self.by_user.clone());
-        let help = "Decisions and failures, by kind";
-        registry.register("events", help, self.events.clone());
-    }
-
     /// Counts one decision.
     pub(super) fn count(&self, event: &Decision) {
         let label = EventLabel {
@@ -196,19 +161,11 @@ impl Metrics {
     }
 
     /// Replaces the gauges about the dispatcher itself.
-    pub(super) fn update_faults(
-        &self,
-        breaker_open: bool,
-        host_failed: bool,
-        excluded_nodes: usize,
-    ) {
-        self.breaker.set(i64::from(breaker_open));
-        self.host_failed.set(i64::from(host_failed));
-        self.excluded_nodes.set(excluded_nodes as i64);
-    }
-
-    pub(super) fn set_rejected_kinds(&self, kinds: usize) {
-        self.rejected_kinds.set(kinds as i64);
+    pub(super) fn update_site(&self, site: &SiteState) {
+        self.breaker.set(i64::from(site.breaker_open));
+        self.host_failed.set(i64::from(site.host_fault.is_some()));
+        self.excluded_nodes.set(site.excluded_nodes.len() as i64);
+        self.rejected_kinds.set(site.rejected_kinds as i64);
     }
 
     /// The metrics as text.
@@ -219,11 +176,13 @@ impl Metrics {
     }
 }
 
-/// Registers metrics with their names and help texts.
-fn register_all<M: Metric + Clone>(registry: &mut Registry, metrics: &[(&str, &str, &M)]) {
-    for (name, help, metric) in metrics {
-        registry.register(*name, *help, (*metric).clone());
-    }
+fn add<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, help: &str) -> M {
+    register(registry, name, help, M::default())
+}
+
+fn register<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
+    registry.register(name, help, metric.clone());
+    metric
 }
 
 fn unix_seconds() -> f64 {
