@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use dispatch_core::model::resources::{Admission, ResourceRequest};
 use dispatch_core::scheduler::class_ads;
+use dispatch_core::scheduler::misfit::{Requirement, explain_misfit, is_met};
 use serde::Deserialize;
 
 /// Constraint for slots that are not part of another slot.
@@ -53,16 +54,6 @@ pub struct SlotClasses {
     has_unreadable: bool,
 }
 
-type AmountOf = fn(&SlotClass) -> u64;
-
-/// The amounts of a slot, and their names.
-const AMOUNTS: [(AmountOf, &str); 4] = [
-    (|class| class.cpus, "CPUs"),
-    (|class| class.memory, "MiB of memory"),
-    (|class| class.disk, "KiB of disk"),
-    (|class| class.gpus, "GPUs"),
-];
-
 impl SlotClasses {
     /// Parses the answer of condor_status; none if it is malformed or has no slot that can be read.
     pub fn parse(answer: &str) -> Option<Self> {
@@ -90,71 +81,40 @@ impl SlotClasses {
 
     /// Whether a container fits a slot of another machine than these, busy or not.
     pub fn fits_beside(&self, needs: &ResourceRequest, machines: &[String]) -> bool {
-        let wants = SlotClass::wanted(needs);
-        let mut fitting = self.classes.iter().filter(|(class, _)| class.has(&wants));
+        let requirements = requirements(needs);
+        let mut fitting = (self.classes.iter()).filter(|(class, _)| is_met(&requirements, class));
         fitting.any(|(_, names)| names.iter().any(|name| !machines.contains(name)))
     }
 
     /// Whether a container could run here if everything were free.
     pub fn fit(&self, needs: &ResourceRequest) -> Admission {
-        let wants = SlotClass::wanted(needs);
-        match self.has_unreadable || self.classes.keys().any(|class| class.has(&wants)) {
-            true => Admission::Now,
-            false => Admission::Never(self.describe_shortfall(&wants)),
+        let requirements = requirements(needs);
+        let classes: Vec<&SlotClass> = self.classes.keys().collect();
+        if self.has_unreadable || classes.iter().any(|class| is_met(&requirements, class)) {
+            return Admission::Now;
         }
-    }
-
-    /// The amounts that no slot has. If some slot has each amount but none has all, what the
-    /// nearest slot has.
-    fn describe_shortfall(&self, wants: &SlotClass) -> String {
-        let largest = |of: AmountOf| self.classes.keys().map(of).max().unwrap_or(0);
-        let beyond: Vec<String> = AMOUNTS
-            .iter()
-            .filter(|(of, _)| of(wants) > largest(*of))
-            .map(|(of, unit)| {
-                let (amount, largest) = (of(wants), largest(*of));
-                format!("{amount} {unit}, where the most that one slot gives is {largest}")
-            })
-            .collect();
-        if !beyond.is_empty() {
-            return format!("it asks for {}", beyond.join("; "));
-        }
-        let missed = |class: &&SlotClass| {
-            AMOUNTS
-                .iter()
-                .filter(|(of, _)| of(wants) > of(class))
-                .count()
-        };
-        let nearest = self.classes.keys().min_by_key(missed);
-        let list = |class: &SlotClass| {
-            let wanted_amounts = AMOUNTS.iter().filter(|(of, _)| of(wants) > 0);
-            let each: Vec<String> = wanted_amounts
-                .map(|(of, unit)| format!("{} {unit}", of(class)))
-                .collect();
-            each.join(", ")
-        };
-        format!(
-            "no one slot gives all that it asks for ({}); the nearest gives {}",
-            list(wants),
-            nearest.map(list).unwrap_or_default(),
-        )
+        Admission::Never(explain_misfit(&requirements, &classes, |_| String::new()))
     }
 }
 
+fn requirements(needs: &ResourceRequest) -> Vec<Requirement<SlotClass>> {
+    let requirement = |amount, of: fn(&SlotClass) -> u64, unit| Requirement {
+        amount,
+        of,
+        unit,
+        giver: "one slot has",
+    };
+    let mut all = vec![
+        requirement(needs.cpus.into(), |slot| slot.cpus, "CPUs"),
+        requirement(needs.ram.div_ceil(MIB), |slot| slot.memory, "MiB of memory"),
+        requirement(needs.disk().div_ceil(KIB), |slot| slot.disk, "KiB of disk"),
+        requirement(needs.gpus.into(), |slot| slot.gpus, "GPUs"),
+    ];
+    all.retain(|one| one.amount > 0);
+    all
+}
+
 impl SlotClass {
-    fn wanted(needs: &ResourceRequest) -> Self {
-        Self {
-            cpus: needs.cpus.into(),
-            memory: needs.ram.div_ceil(MIB),
-            disk: needs.disk().div_ceil(KIB),
-            gpus: needs.gpus.into(),
-        }
-    }
-
-    fn has(&self, wants: &Self) -> bool {
-        AMOUNTS.iter().all(|(of, _)| of(wants) <= of(self))
-    }
-
     fn of(slot: &Slot) -> Self {
         let amount = |all: f64, whole: f64| match slot.partitionable_slot && all > 0.0 {
             true => all as u64,
@@ -193,11 +153,11 @@ mod tests {
         let rows = [
             (needs.clone(), None),
             (ResourceRequest { cpus: 8, ..needs.clone() }, None),
-            (ResourceRequest { cpus: 9, ..needs.clone() }, Some("it asks for 9 CPUs, where the most that one slot gives is 8")),
+            (ResourceRequest { cpus: 9, ..needs.clone() }, Some("it requests 9 CPUs, but one slot has at most 8")),
             (ResourceRequest { ram: 8192 * MIB, gpus: 2, scratch: 1_000_000 * KIB, ..needs.clone() }, None),
-            (ResourceRequest { ram: 8192 * MIB + 1, gpus: 3, ..needs.clone() }, Some("it asks for 8193 MiB of memory, where the most that one slot gives is 8192; 3 GPUs, where the most that one slot gives is 2")),
-            (ResourceRequest { cpus: 5, gpus: 1, ..needs.clone() }, Some("no one slot gives all that it asks for (5 CPUs, 1000 MiB of memory, 1 GPUs); the nearest gives 4 CPUs, 8192 MiB of memory, 2 GPUs")),
-            (ResourceRequest { scratch: u64::MAX, ..needs }, Some("it asks for 18014398509481984 KiB of disk, where the most that one slot gives is 2000000")),
+            (ResourceRequest { ram: 8192 * MIB + 1, gpus: 3, ..needs.clone() }, Some("it requests 8193 MiB of memory, but one slot has at most 8192; 3 GPUs, but one slot has at most 2")),
+            (ResourceRequest { cpus: 5, gpus: 1, ..needs.clone() }, Some("no node has all that it requests (5 CPUs, 1000 MiB of memory, 1 GPUs); the nearest has 4 CPUs, 8192 MiB of memory, 2 GPUs")),
+            (ResourceRequest { scratch: u64::MAX, ..needs }, Some("it requests 18014398509481984 KiB of disk, but one slot has at most 2000000")),
         ];
         for (needs, expected) in rows {
             let why = match pool.fit(&needs) {

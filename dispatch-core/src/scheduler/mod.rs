@@ -14,6 +14,7 @@ pub mod credentials;
 pub(crate) mod host_fault;
 pub mod in_order;
 mod job_exit;
+pub mod misfit;
 pub mod owner_map;
 pub mod rejection_backoff;
 pub mod rejections;

@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 
 use dispatch_core::model::resources::{Admission, ResourceRequest};
+use dispatch_core::scheduler::misfit::{Requirement, explain_misfit, is_met};
 
 use crate::query::partition_times::PartitionTimes;
 use crate::query::sinfo::{NodeClass, Partition, parse_node_classes};
@@ -124,11 +125,11 @@ impl NodeClasses {
             ));
         }
         let requirements = requirements(needs, requested);
-        let fits = |class: &&NodeClass| requirements.iter().all(|one| one.is_met_by(class));
-        if classes.iter().any(fits) {
+        if classes.iter().any(|class| is_met(&requirements, class)) {
             return Admission::Now;
         }
-        let mut why = explain_misfit(&requirements, &classes);
+        let place = |class: &NodeClass| format!(", in partition {},", class.partition);
+        let mut why = explain_misfit(&requirements, &classes, place);
         if requested.scratch && classes.iter().all(|class| class.scratch == 0) {
             why += &format!("; no node has TmpDisk in slurm.conf: {SCRATCH_REMEDY}");
         }
@@ -208,29 +209,13 @@ impl NodeClasses {
     ) -> impl Iterator<Item = &'a NodeClass> {
         let requirements = requirements(needs, requested);
         self.classes.iter().filter(move |class| {
-            partitions.contains(&class.partition)
-                && requirements.iter().all(|one| one.is_met_by(class))
+            partitions.contains(&class.partition) && is_met(&requirements, class)
         })
     }
 }
 
-/// One resource that a container requires.
-struct Requirement {
-    amount: u64,
-    of: fn(&NodeClass) -> u64,
-    unit: &'static str,
-    /// What gives it, with a verb.
-    giver: &'static str,
-}
-
-impl Requirement {
-    fn is_met_by(&self, class: &NodeClass) -> bool {
-        self.amount <= (self.of)(class)
-    }
-}
-
-fn requirements(needs: &ResourceRequest, requested: GrantedKinds) -> Vec<Requirement> {
-    let requirement = |requested: bool, amount, of, unit| {
+fn requirements(needs: &ResourceRequest, requested: GrantedKinds) -> Vec<Requirement<NodeClass>> {
+    let requirement = |requested: bool, amount, of: fn(&NodeClass) -> u64, unit| {
         requested.then_some(Requirement {
             amount,
             of,
@@ -241,7 +226,7 @@ fn requirements(needs: &ResourceRequest, requested: GrantedKinds) -> Vec<Require
     let minutes = needs.max_run_time.map_or(0, |seconds| seconds.div_ceil(60));
     let time = requested.time.then_some(Requirement {
         amount: minutes,
-        of: |k| k.time.unwrap_or(u64::MAX),
+        of: |k: &NodeClass| k.time.unwrap_or(u64::MAX),
         unit: "minutes",
         giver: "a partition gives",
     });
@@ -266,44 +251,6 @@ fn requirements(needs: &ResourceRequest, requested: GrantedKinds) -> Vec<Require
     .flatten()
     .filter(|requirement| requirement.amount > 0)
     .collect()
-}
-
-/// Names what exceeds every node, or what the nearest node has if each resource fits some node.
-fn explain_misfit(requirements: &[Requirement], classes: &[&NodeClass]) -> String {
-    let largest = |requirement: &Requirement| {
-        classes
-            .iter()
-            .map(|class| (requirement.of)(class))
-            .max()
-            .unwrap_or(0)
-    };
-    let beyond: Vec<&Requirement> = requirements
-        .iter()
-        .filter(|w| w.amount > largest(w))
-        .collect();
-    if !beyond.is_empty() {
-        let parts = beyond.iter().map(|w| {
-            let (amount, unit, giver) = (w.amount, w.unit, w.giver);
-            format!("{amount} {unit}, but {giver} at most {}", largest(w))
-        });
-        return format!("it requests {}", parts.collect::<Vec<_>>().join("; "));
-    }
-    let missed = |class: &&&NodeClass| requirements.iter().filter(|w| !w.is_met_by(class)).count();
-    let Some(nearest) = classes.iter().min_by_key(missed) else {
-        return "there are no nodes".to_owned();
-    };
-    let list = |of: &dyn Fn(&Requirement) -> u64| {
-        let each = requirements
-            .iter()
-            .map(|requirement| format!("{} {}", of(requirement), requirement.unit));
-        each.collect::<Vec<_>>().join(", ")
-    };
-    format!(
-        "no node has all that it requests ({}); the nearest, in partition {}, has {}",
-        list(&|requirement| requirement.amount),
-        nearest.partition,
-        list(&|requirement| (requirement.of)(nearest)),
-    )
 }
 
 #[cfg(test)]

@@ -283,7 +283,7 @@ async fn what_the_pool_cannot_run_waits_in_the_queue() {
     let small = submit(&stack, "small", "true", json!({})).await;
     complete(&stack.end(&small, STEP_TIMEOUT).await);
     for (container, words) in [
-        (&large, "5 CPUs, where the most that one slot gives is 4"),
+        (&large, "5 CPUs, but one slot has at most 4"),
         (&elsewhere, "no submit line of this dispatcher has %P"),
     ] {
         stack.wait_for_log_line(container, words, STEP_TIMEOUT);
