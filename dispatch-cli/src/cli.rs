@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::commands;
 use crate::exit;
+use crate::selection::Selection;
 use crate::state_dir;
 
 /// Run containers from a queue: on this workstation, or on any Arvados server.
@@ -60,12 +61,33 @@ pub enum Command {
     Wait(commands::wait::Wait),
     Get(commands::get::Get),
     Put(commands::put::Put),
-    Kill(commands::kill::Kill),
-    Hold(commands::hold::Hold),
-    Release(commands::hold::Release),
+    /// Stop jobs, wherever they are: queued, being started, or running
+    ///
+    /// Sets the priority to 0. A running job gets SIGTERM first, and SIGKILL if it does not end
+    /// within 10 seconds, or as long as the site gives it (--stop-grace of crunch-run). Its output
+    /// is not saved.
+    Kill(Selection),
+    /// Keep jobs from starting, until 'dispatch release'
+    ///
+    /// Sets their priority to 0. Jobs that run already, or are being started, are left alone.
+    Hold(Selection),
+    /// Let held jobs start, with the priority that they had
+    ///
+    /// A job that was killed does not start again: 'dispatch retry' submits it once more.
+    Release(Selection),
     Priority(commands::priority::Priority),
-    Retry(commands::retry::Retry),
-    Rm(commands::rm::Rm),
+    /// Submit ended jobs once more, as new jobs
+    ///
+    /// Each new job has the command, image, inputs and limits of the old one. Secret mounts are not
+    /// copied: nobody can read them. --failed, --name and --all leave out jobs that were submitted
+    /// once more before.
+    Retry(Selection),
+    /// Remove ended jobs, with their outputs and logs
+    ///
+    /// Outputs and logs go to the trash, where the server keeps them for two weeks. 'dispatch gc'
+    /// frees their space earlier. A job that has not ended is left alone, and so is a job whose
+    /// output another one still needs.
+    Rm(Selection),
     Gc(commands::gc::Gc),
     /// Show the server, the queue, and what is free on this machine
     Info,

@@ -3,7 +3,6 @@
 
 use arvados_client::Client;
 use arvados_client::records::{ContainerState, RequestState};
-use clap::Args;
 use serde_json::json;
 
 use crate::error::CliError;
@@ -16,29 +15,11 @@ use crate::selection::{Scope, Selection};
 use crate::session::Session;
 use crate::text::plural;
 
-/// Keep jobs from starting, until 'dispatch release'
-///
-/// Sets their priority to 0. Jobs that run already, or are being started, are left alone.
-#[derive(Debug, Args)]
-pub struct Hold {
-    #[command(flatten)]
-    pub selection: Selection,
-}
-
-/// Let held jobs start, with the priority that they had
-///
-/// A job that was killed does not start again: 'dispatch retry' submits it once more.
-#[derive(Debug, Args)]
-pub struct Release {
-    #[command(flatten)]
-    pub selection: Selection,
-}
-
-pub async fn hold(args: Hold, session: &Session, out: Output) -> Result<Exit, CliError> {
+pub async fn hold(selection: Selection, session: &Session, out: Output) -> Result<Exit, CliError> {
     let client = &session.client;
     let mut exit = Exit::Ok;
     let mut held = 0;
-    let jobs = args.selection.find(client, Scope::Open).await?;
+    let jobs = selection.find(client, Scope::Open).await?;
     let found = jobs.len() as u64;
     for job in jobs {
         // Some time has passed since, if the jobs are many.
@@ -48,7 +29,7 @@ pub async fn hold(args: Hold, session: &Session, out: Output) -> Result<Exit, Cl
             held += 1;
         } else {
             let now = jobs::refresh(client, &job).await?;
-            let left_alone = args.selection.leave_alone(&now);
+            let left_alone = selection.leave_alone(&now);
             if now.state() != JobState::Held {
                 exit = exit.or(left_alone);
             }
@@ -79,16 +60,20 @@ async fn hold_pending(client: &Client, job: &Job) -> Result<bool, CliError> {
     }
 }
 
-pub async fn release(args: Release, session: &Session, out: Output) -> Result<Exit, CliError> {
+pub async fn release(
+    selection: Selection,
+    session: &Session,
+    out: Output,
+) -> Result<Exit, CliError> {
     let client = &session.client;
     let mut exit = Exit::Ok;
     let mut released = 0;
-    let jobs = args.selection.find(client, Scope::Open).await?;
+    let jobs = selection.find(client, Scope::Open).await?;
     let found = jobs.len() as u64;
     for job in jobs {
         let is_open = job.request.state == RequestState::Committed && job.request.priority == 0;
         if job.state() != JobState::Held || !is_open {
-            let left_alone = args.selection.leave_alone(&job);
+            let left_alone = selection.leave_alone(&job);
             if !job.state().is_active() {
                 exit = exit.or(left_alone);
             }
@@ -101,7 +86,7 @@ pub async fn release(args: Release, session: &Session, out: Output) -> Result<Ex
         let priority = before.filter(|priority| (1..=1000).contains(priority));
         let priority = priority.unwrap_or(DEFAULT_PRIORITY.into());
         if !jobs::set_priority(client, &job, priority).await? {
-            exit = exit.or(args.selection.leave_alone(&job));
+            exit = exit.or(selection.leave_alone(&job));
             continue;
         }
         jobs::set_properties(client, &job, properties).await?;

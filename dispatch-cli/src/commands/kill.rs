@@ -1,6 +1,5 @@
 //! `dispatch kill`: stops jobs by setting their priority to 0.
 
-use clap::Args;
 use serde_json::json;
 
 use super::user::shown_name;
@@ -16,21 +15,10 @@ use crate::text::plural;
 /// Maximum number of jobs that get a sentence each.
 const MAX_SENTENCES: usize = 20;
 
-/// Stop jobs, wherever they are: queued, being started, or running
-///
-/// Sets the priority to 0. A running job gets SIGTERM first, and SIGKILL if it does not end within
-/// 10 seconds, or as long as the site gives it (--stop-grace of crunch-run). Its output is not
-/// saved.
-#[derive(Debug, Args)]
-pub struct Kill {
-    #[command(flatten)]
-    pub selection: Selection,
-}
-
-pub async fn run(args: Kill, session: &Session, out: Output) -> Result<(), CliError> {
+pub async fn run(selection: Selection, session: &Session, out: Output) -> Result<(), CliError> {
     let client = &session.client;
     let user = client.current_user().await?;
-    let mut jobs = args.selection.find(client, Scope::Open).await?;
+    let mut jobs = selection.find(client, Scope::Open).await?;
     // The end of the queue first, and what has started last: else the dispatcher starts jobs in the
     // place of those that end, only to stop them.
     jobs.reverse();

@@ -2,7 +2,6 @@
 
 use arvados_client::Client;
 use arvados_client::client::Call;
-use clap::Args;
 use serde_json::{Value, json};
 
 use super::submit;
@@ -20,40 +19,16 @@ use crate::session::Session;
 use crate::text::{plural, strip_control};
 
 /// What the new request has in common with the old one.
-const COPIED: [&str; 14] = [
-    "name",
-    "description",
-    "command",
-    "container_image",
-    "cwd",
-    "environment",
-    "mounts",
-    "output_path",
-    "output_name",
-    "output_ttl",
-    "output_glob",
-    "output_storage_classes",
-    "runtime_constraints",
-    "scheduling_parameters",
-];
+const COPIED: &str = "name description command container_image cwd environment mounts output_path \
+     output_name output_ttl output_glob output_storage_classes runtime_constraints \
+     scheduling_parameters";
 /// Maximum number of attempts of the new job: Arvados' default.
 const MAX_ATTEMPTS: u64 = 3;
 
-/// Submit ended jobs once more, as new jobs
-///
-/// Each new job has the command, image, inputs and limits of the old one. Secret mounts are not
-/// copied: nobody can read them. --failed, --name and --all leave out jobs that were submitted once
-/// more before.
-#[derive(Debug, Args)]
-pub struct Retry {
-    #[command(flatten)]
-    pub selection: Selection,
-}
-
-pub async fn run(args: Retry, session: &Session, out: Output) -> Result<Exit, CliError> {
+pub async fn run(selection: Selection, session: &Session, out: Output) -> Result<Exit, CliError> {
     let client = &session.client;
-    let mut jobs = args.selection.find(client, Scope::Any).await?;
-    if args.selection.jobs.is_empty() {
+    let mut jobs = selection.find(client, Scope::Any).await?;
+    if selection.jobs.is_empty() {
         let found = jobs.len();
         jobs.retain(|job| job.property(RETRIED_PROPERTY).is_none());
         let before = plural((found - jobs.len()) as u64, "job");
@@ -67,7 +42,7 @@ pub async fn run(args: Retry, session: &Session, out: Output) -> Result<Exit, Cl
     let mut left_alone = 0;
     for job in jobs {
         if !job.state().has_ended() {
-            exit = exit.or(args.selection.leave_alone(&job));
+            exit = exit.or(selection.leave_alone(&job));
             left_alone += 1;
             continue;
         }
@@ -103,7 +78,7 @@ pub async fn run(args: Retry, session: &Session, out: Output) -> Result<Exit, Cl
             submit::warn_if_impossible(&new, session, capacity);
         }
     }
-    args.selection.sum_up(left_alone);
+    selection.sum_up(left_alone);
     Ok(exit)
 }
 
@@ -139,7 +114,7 @@ async fn image_of(client: &Client, job: &Job, images: &[ListedImage]) -> Result<
 /// The attributes of a request that does the same.
 fn copy(old: &Value) -> Value {
     let mut new = json!({"state": "Committed", "use_existing": false});
-    for key in COPIED {
+    for key in COPIED.split(' ') {
         let value = &old[key];
         // A server refuses null for some of them.
         if !value.is_null() {

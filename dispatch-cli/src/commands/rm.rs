@@ -2,7 +2,6 @@
 
 use arvados_client::Client;
 use arvados_client::records::User;
-use clap::Args;
 use serde_json::json;
 
 use super::gc::FREE_SPACE;
@@ -18,20 +17,9 @@ use crate::selection::{Scope, Selection};
 use crate::session::Session;
 use crate::text::plural;
 
-/// Remove ended jobs, with their outputs and logs
-///
-/// Outputs and logs go to the trash, where the server keeps them for two weeks. 'dispatch gc' frees
-/// their space earlier. A job that has not ended is left alone, and so is a job whose output
-/// another one still needs.
-#[derive(Debug, Args)]
-pub struct Rm {
-    #[command(flatten)]
-    pub selection: Selection,
-}
-
-pub async fn run(args: Rm, session: &Session, out: Output) -> Result<Exit, CliError> {
+pub async fn run(selection: Selection, session: &Session, out: Output) -> Result<Exit, CliError> {
     let client = &session.client;
-    let jobs = args.selection.find(client, Scope::Any).await?;
+    let jobs = selection.find(client, Scope::Any).await?;
     let open = jobs::open(client).await?;
     let user = client.current_user().await?;
     let last_number = match job_numbers::are_given(client).await? {
@@ -43,7 +31,7 @@ pub async fn run(args: Rm, session: &Session, out: Output) -> Result<Exit, CliEr
     let mut removed = 0;
     for job in jobs {
         if !job.state().has_ended() {
-            exit = exit.or(args.selection.leave_alone(&job));
+            exit = exit.or(selection.leave_alone(&job));
             left_alone += 1;
             continue;
         }
@@ -52,7 +40,7 @@ pub async fn run(args: Rm, session: &Session, out: Output) -> Result<Exit, CliEr
             eprint_note(&format!(
                 "job {name} is left alone: job {user} needs its output"
             ));
-            if !args.selection.jobs.is_empty() {
+            if !selection.jobs.is_empty() {
                 exit = Exit::Failure;
             }
             continue;
@@ -72,7 +60,7 @@ pub async fn run(args: Rm, session: &Session, out: Output) -> Result<Exit, CliEr
             }
             _ => "; outputs and logs stay in the trash for two weeks".to_owned(),
         };
-        args.selection.sum_up(left_alone);
+        selection.sum_up(left_alone);
         eprint_note(&format!("{jobs} removed{hint}"));
     }
     Ok(exit)

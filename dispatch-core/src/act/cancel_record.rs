@@ -45,9 +45,9 @@ enum CancelKind {
 
 impl CancelReport {
     /// A report on an executor that the site did not take away.
-    fn lost(reason: String) -> Self {
+    pub(super) fn lost(reason: impl Into<String>) -> Self {
         Self {
-            reason,
+            reason: reason.into(),
             kind: CancelKind::Lost,
         }
     }
@@ -292,21 +292,9 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
         TaskResult::new(outcome, vec![report.event(container)])
     }
 
-    /// Cancels a container that cannot be unlocked, because the token of its attempt has expired.
-    pub(super) async fn cancel_after_expiry(
-        &self,
-        container: ContainerUuid,
-        attempt: &TokenUuid,
-        reason: String,
-    ) -> TaskResult {
-        let report = CancelReport::lost(reason);
-        self.cancel_with_dispatch_token(container, attempt, report)
-            .await
-    }
-
     /// Cancels with the dispatch token, since the attempt holds the lock but its token has expired.
     /// An unlock is impossible then. The update may contain nothing but the state.
-    async fn cancel_with_dispatch_token(
+    pub(super) async fn cancel_with_dispatch_token(
         &self,
         container: ContainerUuid,
         attempt: &TokenUuid,

@@ -14,7 +14,7 @@ use crate::api::Api;
 use crate::model::container_record::{ContainerEnd, ListedRecord};
 use crate::model::decision::Decision;
 use crate::model::outcome::Outcome;
-use crate::model::task::{AttemptDirAction, AttemptEnd, OrphanToken};
+use crate::model::task::{AttemptEnd, OrphanToken};
 use crate::scheduler::{Scheduler, StillInUse};
 
 /// Timeout of a query for the end of a container to the API server.
@@ -85,7 +85,7 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
 
     pub(crate) async fn revoke_orphan(&self, orphan: OrphanToken) -> TaskResult {
         let container = &orphan.container;
-        if orphan.cleanup == AttemptDirAction::Remove
+        if orphan.removes_dir
             && let Err(error) = self.scheduler.cleanup(container).await
         {
             return TaskResult::failed(container, error);

@@ -25,47 +25,16 @@ use crate::model::snapshot::RequestFacts;
 use crate::observe::change_feed::{ChangeFeed, changed_container};
 use crate::scheduler::submit_host::TrialFailure;
 
-/// Columns of queued containers: those that may change, and the user.
-const QUEUE_COLUMNS: [&str; 8] = [
-    "uuid",
-    "state",
-    "priority",
-    "locked_by_uuid",
-    "runtime_user_uuid",
-    "created_at",
-    "modified_at",
-    "lock_count",
-];
-/// Columns of followed containers. They include the exit code and the runtime status.
-const FOLLOWED_COLUMNS: [&str; 11] = [
-    "uuid",
-    "state",
-    "priority",
-    "locked_by_uuid",
-    "created_at",
-    "modified_at",
-    "lock_count",
-    "exit_code",
-    "runtime_status",
-    "started_at",
-    "finished_at",
-];
-/// Columns that include the resource request. Mounts may have any size, so they are read only once
-/// per container.
-const FULL_COLUMNS: [&str; 12] = [
-    "uuid",
-    "state",
-    "priority",
-    "locked_by_uuid",
-    "runtime_constraints",
-    "scheduling_parameters",
-    "mounts",
-    "container_image",
-    "runtime_user_uuid",
-    "created_at",
-    "modified_at",
-    "lock_count",
-];
+/// Columns of every list of containers.
+const COLUMNS: &str = "uuid state priority locked_by_uuid created_at modified_at lock_count";
+/// Columns of queued containers besides these.
+const OF_QUEUED: &str = "runtime_user_uuid";
+/// Columns of followed containers besides these. They include the exit code and the runtime status.
+const OF_FOLLOWED: &str = "exit_code runtime_status started_at finished_at";
+/// Columns with the resource request. Mounts may have any size, so they are read only once per
+/// container.
+const OF_NEW: &str =
+    "runtime_constraints scheduling_parameters mounts container_image runtime_user_uuid";
 /// Time after which a websocket connection counts as stable and resets the reconnect back-off. It
 /// is also the interval between tries to read the server's bulk limits.
 const STABLE_CONNECTION_TIME: Duration = Duration::from_secs(60);
@@ -94,6 +63,10 @@ struct RequestRow {
     container_count_max: Value,
 }
 
+fn columns(more: &'static str) -> Vec<&'static str> {
+    COLUMNS.split(' ').chain(more.split(' ')).collect()
+}
+
 /// A number that is missing or negative is 0.
 fn bounded(number: Value) -> u32 {
     let number = number.as_i64().unwrap_or_default().max(0);
@@ -114,7 +87,7 @@ impl Api for Client {
         let mut queue = Query::new()
             .filter("state", "=", "Queued")
             .filter("priority", ">", 0)
-            .select(&QUEUE_COLUMNS)
+            .select(&columns(OF_QUEUED))
             .limit(limit);
         if !except.is_empty() {
             queue = queue.filter("runtime_user_uuid", "not in", except);
@@ -125,11 +98,11 @@ impl Api for Client {
     }
 
     async fn records(&self, uuids: &[ContainerUuid]) -> Result<Vec<ListedRecord>, Error> {
-        fetch_named(self, uuids, &FOLLOWED_COLUMNS).await
+        fetch_named(self, uuids, &columns(OF_FOLLOWED)).await
     }
 
     async fn full_records(&self, uuids: &[ContainerUuid]) -> Result<Vec<ListedRecord>, Error> {
-        fetch_named(self, uuids, &FULL_COLUMNS).await
+        fetch_named(self, uuids, &columns(OF_NEW)).await
     }
 
     async fn request_facts(
@@ -154,7 +127,7 @@ impl Api for Client {
             .filter("state", "in", ["Locked", "Running"])
             .filter("priority", "=", 0)
             .order("uuid asc")
-            .select(&FOLLOWED_COLUMNS)
+            .select(&columns(OF_FOLLOWED))
             .limit(CHANGES_PAGE_SIZE);
         let mut all = fetch_page(&client, held).await?;
         if all.len() as u64 >= CHANGES_PAGE_SIZE {
@@ -162,7 +135,7 @@ impl Api for Client {
         }
         let recent = Query::new()
             .filter("modified_at", ">=", since)
-            .select(&FOLLOWED_COLUMNS)
+            .select(&columns(OF_FOLLOWED))
             .limit(CHANGES_PAGE_SIZE);
         let mut after: Option<(Timestamp, ContainerUuid)> = None;
         for _ in 0..MAX_CHANGE_PAGES {

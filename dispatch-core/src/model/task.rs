@@ -143,20 +143,10 @@ pub struct OrphanToken {
     pub container: ContainerUuid,
     /// Token to revoke.
     pub token: AttemptToken,
-    /// Whether to remove the job directory too, which is done if the container has no other
-    /// attempt.
-    pub cleanup: AttemptDirAction,
+    /// Whether to remove the job directory too: no attempt needs it.
+    pub removes_dir: bool,
     /// Whether a lock requested with the token may still be granted.
     pub may_lock: bool,
-}
-
-/// Treatment of the job directory of a container.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AttemptDirAction {
-    /// Keep the directory: another attempt may need it.
-    Keep,
-    /// Remove the directory: no attempt needs it.
-    Remove,
 }
 
 impl Task {

@@ -12,7 +12,7 @@ use arvados_client::{ContainerUuid, TokenUuid};
 use crate::model::attempt_token::AttemptToken;
 use crate::model::container_view::ContainerView;
 use crate::model::job_presence::JobPresence;
-use crate::model::task::{AttemptDirAction, OrphanToken, Task};
+use crate::model::task::{OrphanToken, Task};
 use crate::model::world::{MonotonicTime, World};
 use crate::plan::MAX_REQUEST_DELAY;
 use crate::reconcile::Reconciler;
@@ -174,16 +174,15 @@ impl TokenStore {
         };
         let token = self.orphans.get(container)?.first()?.clone();
         let presence = || ContainerView::of(world, container).job_presence();
-        let cleanup = match world.attempts.contains_key(container) {
-            true => AttemptDirAction::Keep,
-            // A job of the attempt may need the remaining files, or is being stopped.
-            false if presence() != JobPresence::Absent => return None,
-            false => AttemptDirAction::Remove,
-        };
+        let removes_dir = !world.attempts.contains_key(container);
+        // A job of the attempt may need the remaining files, or is being stopped.
+        if removes_dir && presence() != JobPresence::Absent {
+            return None;
+        }
         (seen >= *since).then(|| OrphanToken {
             container: container.clone(),
             token,
-            cleanup,
+            removes_dir,
             may_lock,
         })
     }
@@ -201,7 +200,7 @@ impl TokenStore {
             is_due.then(|| OrphanToken {
                 container: container.clone(),
                 token: token.clone(),
-                cleanup: AttemptDirAction::Keep,
+                removes_dir: false,
                 may_lock: late.is_some(),
             })
         })

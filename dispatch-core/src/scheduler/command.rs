@@ -24,16 +24,7 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Number of bytes quoted from the end of stderr.
 const STDERR_TAIL_BYTES: usize = 2000;
 /// Environment variables that every command inherits. They do not include the API token.
-const ENVIRONMENT: [&str; 8] = [
-    "PATH",
-    "HOME",
-    "USER",
-    "LOGNAME",
-    "LANG",
-    "TMPDIR",
-    "SLURM_CONF",
-    "CONDOR_CONFIG",
-];
+const ENVIRONMENT: &str = "PATH HOME USER LOGNAME LANG TMPDIR SLURM_CONF CONDOR_CONFIG";
 
 /// A command to run.
 #[derive(Debug, Clone)]
@@ -180,7 +171,7 @@ impl Command {
             program: program.as_ref().to_owned(),
             arguments: Vec::new(),
             environment: ENVIRONMENT
-                .iter()
+                .split(' ')
                 .filter_map(|name| Some((OsString::from(name), std::env::var_os(name)?)))
                 .collect(),
             input: Vec::new(),

@@ -49,18 +49,7 @@ const BEGIN_NEVER: &str = "--begin=now+3650days";
 /// Maximum size of an update: a pipe takes this much completely or not at all.
 const MAX_UPDATE_BYTES: usize = 60 << 10;
 /// Options of the admin that have another meaning for an array, or set its begin time.
-const INCOMPATIBLE: [&str; 10] = [
-    "--array",
-    "-a",
-    "--begin",
-    "-b",
-    "--hold",
-    "-H",
-    "--deadline",
-    "--clusters",
-    "-M",
-    "--wait",
-];
+const INCOMPATIBLE: &str = "--array -a --begin -b --hold -H --deadline --clusters -M --wait";
 
 /// Maximum size of a job array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -162,9 +151,9 @@ impl ArrayTemplate {
 fn is_incompatible(argument: &str) -> bool {
     let option = argument.split('=').next().unwrap_or_default();
     INCOMPATIBLE
-        .iter()
+        .split(' ')
         .any(|unfit| match unfit.starts_with("--") {
-            true => option == *unfit,
+            true => option == unfit,
             false => option.starts_with(unfit) && !option.starts_with("--"),
         })
 }
