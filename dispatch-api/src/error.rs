@@ -120,6 +120,8 @@ impl ApiError {
     pub fn messages(&self) -> Vec<String> {
         match self {
             ApiError::Invalid(messages) => messages.clone(),
+            // SQLite's words are for the log.
+            ApiError::Database(_) => vec!["the server cannot use its database; see its log".into()],
             other => vec![other.to_string()],
         }
     }

@@ -267,7 +267,8 @@ fn readable_by_pdh(call: &Call, pdh: &str, include_trash: bool) -> Result<Record
 /// A collection by content hash. The caller may not learn which collection has this content, so
 /// only few attributes are shown.
 fn by_pdh(call: &Call, pdh: &str) -> Result<Reply> {
-    let found = readable_by_pdh(call, pdh, call.params.flag("include_trash"))?;
+    let mut found = readable_by_pdh(call, pdh, call.params.flag("include_trash"))?;
+    Manifests::of(call).sign(call, &mut found);
     let mut shown = Record::new()
         .with("uuid", pdh)
         .with("properties", Value::Null)
@@ -276,6 +277,7 @@ fn by_pdh(call: &Call, pdh: &str) -> Result<Reply> {
     for name in [
         "portable_data_hash",
         "manifest_text",
+        "unsigned_manifest_text",
         "file_count",
         "file_size_total",
         "is_trashed",
@@ -284,7 +286,7 @@ fn by_pdh(call: &Call, pdh: &str) -> Result<Reply> {
     ] {
         shown.set(name, found.get(name).clone());
     }
-    show(call, shown)
+    resource::show(call, &COLLECTIONS, shown)
 }
 
 fn show(call: &Call, mut record: Record) -> Result<Reply> {

@@ -8,6 +8,7 @@ use super::permission_link;
 use super::resource::{change, get, list, list_where, write};
 use super::route::Route;
 use crate::auth::{Caller, permission};
+use crate::container::image;
 use crate::error::{ApiError, Result};
 use crate::record::Record;
 use crate::record::patch;
@@ -57,6 +58,7 @@ fn create(call: &Call, _: &str) -> Result<Reply> {
         permission::set_owner(tx.conn, caller, &mut link)?;
         permission::require_linkable(tx.conn, caller, &link)?;
         check_ends(tx, caller, &Record::new(), &link)?;
+        image::pin(tx, &Record::new(), &mut link)?;
         match permission_link::join_existing(tx, caller, &link)? {
             Some(existing) => Ok(existing),
             None => tx.create(&LINKS, caller, link),
@@ -106,6 +108,7 @@ fn update(call: &Call, uuid: &str) -> Result<Reply> {
         permission::require_owners(tx.conn, caller, &old, &new)?;
         permission::require_linkable(tx.conn, caller, &new)?;
         check_ends(tx, caller, &old, &new)?;
+        image::pin(tx, &old, &mut new)?;
         permission_link::strengthen(tx, &mut new)?;
         permission_link::delete_overlapping(tx, caller, &new)?;
         tx.update(&LINKS, caller, &old, new)

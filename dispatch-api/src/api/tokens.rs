@@ -246,10 +246,15 @@ fn update(
         // As the record was shown.
         new.set("api_token", old.get("api_token").clone());
     }
-    scopes_of(&new)?;
-    let is_longer = old.get("expires_at") != new.get("expires_at")
-        && !ends_in_time(caller, new.some_text("expires_at"));
-    if tx.config.rules.tokens_guarded && is_longer {
+    let old_scopes = scopes_of(&old)?;
+    let is_wider = scopes_of(&new)?
+        .iter()
+        .any(|scope| !old_scopes.contains(scope));
+    let can_more = is_wider || old.get("expires_at") != new.get("expires_at");
+    if tx.config.rules.tokens_guarded
+        && can_more
+        && !ends_in_time(caller, new.some_text("expires_at"))
+    {
         return Err(outlives(caller));
     }
     let signed = old.some_text("attempt_of").is_some();

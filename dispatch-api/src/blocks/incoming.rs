@@ -51,6 +51,11 @@ impl IncomingBlock {
         Ok(())
     }
 
+    /// What has been received.
+    pub(super) fn content(&self) -> io::Result<File> {
+        File::open(&self.path)
+    }
+
     /// The number of bytes received so far.
     pub fn size(&self) -> u64 {
         self.size

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io::{self, BufRead, BufReader, Read, Seek};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -63,7 +63,7 @@ impl BlockStore {
 
     /// Stores a block. `hash` must be the hash of `data`.
     pub fn put(&self, hash: BlockHash, data: &[u8]) -> Result<()> {
-        if self.renew_whole(hash, data.len() as u64)? {
+        if self.renew_whole(hash, data)? {
             return Ok(());
         }
         let mut block = self.receive()?;
@@ -83,17 +83,26 @@ impl BlockStore {
 
     /// Stores a block that has been received. `hash` must be the hash of its content.
     pub fn store(&self, block: IncomingBlock, hash: BlockHash) -> Result<()> {
-        match self.renew_whole(hash, block.size())? {
+        let received = block.content().map_err(store_error(&self.incoming_dir))?;
+        match self.renew_whole(hash, received)? {
             true => Ok(()),
             false => self.publish(block, hash),
         }
     }
 
-    /// Makes a block as new as one just stored. False if it is not stored or damaged.
-    fn renew_whole(&self, hash: BlockHash, size: u64) -> Result<bool> {
-        let name = hash.to_string();
-        let path = self.path(&name);
-        Ok(self.verified_size(&name, &path)? == Some(size) && self.renew(&path)?)
+    /// Makes a block as new as one just stored. False if it is not stored or damaged. Fails if the
+    /// stored block has another content with the same hash: such are made on purpose.
+    fn renew_whole(&self, hash: BlockHash, content: impl Read) -> Result<bool> {
+        let Some((stored, _)) = self.open_whole(hash)? else {
+            return Ok(false);
+        };
+        let path = self.path(&hash.to_string());
+        match is_equal(stored, content).map_err(store_error(&path))? {
+            true => self.renew(&path),
+            false => Err(ApiError::invalid(format!(
+                "Collision: another block with the MD5 hash {hash} is stored; this one cannot be"
+            ))),
+        }
     }
 
     fn publish(&self, block: IncomingBlock, hash: BlockHash) -> Result<()> {
@@ -136,26 +145,24 @@ impl BlockStore {
     /// Opens a block after its content has been verified against its hash.
     pub fn open_checked(&self, hash: BlockHash) -> Result<Option<(File, u64)>> {
         let name = hash.to_string();
-        let path = self.path(&name);
-        match self.verified_size(&name, &path)? {
-            None if path.exists() => Err(ApiError::CorruptBlock(name)),
-            None => Ok(None),
-            Some(size) => {
-                let file = File::open(&path).map_err(store_error(&path))?;
-                Ok(Some((file, size)))
-            }
+        match self.open_whole(hash)? {
+            None if self.path(&name).exists() => Err(ApiError::CorruptBlock(name)),
+            found => Ok(found),
         }
     }
 
-    /// The size of a block after verification; `None` if missing or damaged. A damaged block is
-    /// moved to the corrupt directory.
-    fn verified_size(&self, name: &str, path: &Path) -> Result<Option<u64>> {
+    /// Opens a block after its content has been verified; `None` if missing or damaged. A damaged
+    /// block is moved to the corrupt directory.
+    fn open_whole(&self, hash: BlockHash) -> Result<Option<(File, u64)>> {
+        let name = hash.to_string();
+        let path = &self.path(&name);
         let Some(mut file) = if_present(File::open(path)).map_err(store_error(path))? else {
             return Ok(None);
         };
         let (found, size) = digest(&mut file).map_err(store_error(path))?;
-        if found.to_string() == name {
-            return Ok(Some(size));
+        if found == hash {
+            file.rewind().map_err(store_error(path))?;
+            return Ok(Some((file, size)));
         }
         let aside = self
             .corrupt_dir
@@ -180,6 +187,23 @@ pub(super) fn digest(file: &mut File) -> io::Result<(BlockHash, u64)> {
         }
         hasher.update(&piece[..count]);
         size += count as u64;
+    }
+}
+
+fn is_equal(one: impl Read, other: impl Read) -> io::Result<bool> {
+    let mut other = BufReader::with_capacity(READ_BUFFER_BYTES, other);
+    let mut one = BufReader::with_capacity(READ_BUFFER_BYTES, one);
+    loop {
+        let (left, right) = (one.fill_buf()?, other.fill_buf()?);
+        let count = left.len().min(right.len());
+        if left[..count] != right[..count] {
+            return Ok(false);
+        }
+        if count == 0 {
+            return Ok(left.is_empty() && right.is_empty());
+        }
+        one.consume(count);
+        other.consume(count);
     }
 }
 
@@ -252,6 +276,38 @@ mod tests {
         fs::write(store.path(&hash.to_string()), b"fooxxx").unwrap();
         store.store(received(), hash).unwrap();
         assert!(store.open_checked(hash).unwrap().is_some());
+    }
+
+    /// Two blocks that were made to have one MD5 hash, 79054025255fb1a26e4bc422aef54eb4: X. Wang and
+    /// H. Yu, "How to Break MD5 and Other Hash Functions", 2005.
+    const COLLISION: [&str; 2] = [
+        "d131dd02c5e6eec4693d9a0698aff95c2fcab58712467eab4004583eb8fb7f89\
+         55ad340609f4b30283e488832571415a085125e8f7cdc99fd91dbdf280373c5b\
+         d8823e3156348f5bae6dacd436c919c6dd53e2b487da03fd02396306d248cda0\
+         e99f33420f577ee8ce54b67080a80d1ec69821bcb6a8839396f9652b6ff72a70",
+        "d131dd02c5e6eec4693d9a0698aff95c2fcab50712467eab4004583eb8fb7f89\
+         55ad340609f4b30283e4888325f1415a085125e8f7cdc99fd91dbd7280373c5b\
+         d8823e3156348f5bae6dacd436c919c6dd53e23487da03fd02396306d248cda0\
+         e99f33420f577ee8ce54b67080280d1ec69821bcb6a8839396f965ab6ff72a70",
+    ];
+
+    #[test]
+    fn a_block_is_not_taken_for_another_with_the_same_hash() {
+        let (_directory, store) = store();
+        let blocks = COLLISION.map(|text| data_encoding::HEXLOWER.decode(text.as_bytes()).unwrap());
+        let hash = BlockHash::of(&blocks[0]);
+        assert_eq!(hash, BlockHash::of(&blocks[1]));
+        store.put(hash, &blocks[0]).unwrap();
+        store.put(hash, &blocks[0]).unwrap();
+        let refused = store.put(hash, &blocks[1]).unwrap_err();
+        assert!(refused.to_string().starts_with("Collision: "), "{refused}");
+        let mut received = store.receive().unwrap();
+        store.append(&mut received, &blocks[1]).unwrap();
+        store.store(received, hash).unwrap_err();
+        let (mut file, _) = store.open_checked(hash).unwrap().unwrap();
+        let mut content = Vec::new();
+        file.read_to_end(&mut content).unwrap();
+        assert_eq!(content, blocks[0]);
     }
 
     #[test]

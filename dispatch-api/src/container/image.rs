@@ -15,6 +15,7 @@ use crate::store::transaction::Tx;
 
 /// Maximum number of links that are looked at of one user: each takes some queries.
 const MAX_LINKS: usize = 100;
+const LINK_CLASSES: [&str; 2] = ["docker_image_repo+tag", "docker_image_hash"];
 const NEWEST_FIRST: &str = "coalesce(json_extract(properties, '$.image_timestamp'), '') DESC, \
                             created_at DESC, uuid DESC";
 const OF_CALLER: &str = "modified_by_user_uuid = ?3";
@@ -34,22 +35,61 @@ pub fn resolve(tx: &Tx<'_>, caller: &Caller, image: &str) -> Result<String> {
     }
     let bare = image.trim_start_matches("sha256:");
     let links = |class, name: &str| image_links(tx, caller, class, name);
-    let named = links("docker_image_repo+tag", &with_tag(image))?;
-    let hashed = links("docker_image_hash", bare)?;
-    let prefixed = links("docker_image_hash", &format!("sha256:{bare}"))?;
+    let [by_name, by_hash] = LINK_CLASSES;
+    let named = links(by_name, &with_tag(image))?;
+    let hashed = links(by_hash, bare)?;
+    let prefixed = links(by_hash, &format!("sha256:{bare}"))?;
     let mut looked_at = HashSet::new();
+    let mut changed = None;
     for link in named.iter().chain(&hashed).chain(&prefixed) {
         // Many links of one user to one collection, say in the trash, cost as much as one.
-        let means =
-            ["owner_uuid", "modified_by_user_uuid", "head_uuid"].map(|name| link.text(name));
+        let means = [
+            "owner_uuid",
+            "modified_by_user_uuid",
+            "head_uuid",
+            "head_pdh",
+        ]
+        .map(|name| link.text(name));
         if !looked_at.insert(means) || !may_name_images(tx, caller, link)? {
             continue;
         }
-        if let Some(pdh) = pdh_of_link(tx, caller, link)? {
-            return Ok(pdh);
+        match pdh_of_link(tx, caller, link)? {
+            Meaning::Content(pdh) => return Ok(pdh),
+            Meaning::Changed => changed = changed.or(Some(link.text("head_uuid"))),
+            Meaning::Nothing => (),
         }
     }
-    Err(missing())
+    Err(changed.map_or_else(missing, |collection| {
+        ApiError::invalid(format!(
+            "docker image {image:?} not found: collection {collection} has been changed since it \
+             got this name, and its former content is gone; give the name again"
+        ))
+    }))
+}
+
+/// Remembers the content of the collection that a new image link names. Whoever may write the
+/// collection may put another program into it, but that does not get the name.
+pub fn pin(tx: &Tx<'_>, old: &Record, link: &mut Record) -> Result<()> {
+    let means = |link: &Record| ["link_class", "head_uuid"].map(|name| link.text(name).to_owned());
+    if means(old) != means(link) {
+        let is_image = LINK_CLASSES.contains(&link.text("link_class"));
+        let head = match is_image {
+            true => tx.fetch(&COLLECTIONS, link.text("head_uuid"))?,
+            false => None,
+        };
+        let pdh = head.map(|head| head.get("portable_data_hash").clone());
+        link.set("head_pdh", pdh.unwrap_or_default());
+    }
+    Ok(())
+}
+
+/// What an image link means.
+enum Meaning {
+    /// This portable data hash.
+    Content(String),
+    /// Its collection has another content now.
+    Changed,
+    Nothing,
 }
 
 /// Whether the caller takes the name of an image from this link: one that the caller or an
@@ -93,16 +133,28 @@ fn newest_links(writers: &str) -> String {
     )
 }
 
-fn pdh_of_link(tx: &Tx<'_>, caller: &Caller, link: &Record) -> Result<Option<String>> {
+fn pdh_of_link(tx: &Tx<'_>, caller: &Caller, link: &Record) -> Result<Meaning> {
+    let of_content = |pdh: &str, otherwise| {
+        let found = store::find_by_pdh(tx.conn, caller, pdh, false)?;
+        Ok(found.map_or(otherwise, |_| Meaning::Content(pdh.to_owned())))
+    };
     let head = link.text("head_uuid");
     if is_pdh(head) {
-        return Ok(store::find_by_pdh(tx.conn, caller, head, false)?.map(|_| head.to_owned()));
+        return of_content(head, Meaning::Nothing);
     }
-    match permission::find_readable(tx.conn, &COLLECTIONS, caller, head)? {
-        Some(found) if !trash::is_in_trash(tx.conn, &found, &tx.now)? => {
-            Ok(Some(found.text("portable_data_hash").to_owned()))
+    let found = permission::find_readable(tx.conn, &COLLECTIONS, caller, head)?;
+    let Some(found) = found else {
+        return Ok(Meaning::Nothing);
+    };
+    if trash::is_in_trash(tx.conn, &found, &tx.now)? {
+        return Ok(Meaning::Nothing);
+    }
+    let pinned = link.text("head_pdh");
+    match found.text("portable_data_hash") {
+        same if same == pinned || !tx.config.rules.references_guarded => {
+            Ok(Meaning::Content(same.to_owned()))
         }
-        _ => Ok(None),
+        _ => of_content(pinned, Meaning::Changed),
     }
 }
 

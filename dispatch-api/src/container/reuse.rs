@@ -72,11 +72,16 @@ fn write_json(value: &impl Serialize, out: &mut Vec<u8>) {
 }
 
 /// The best existing container that does the work of a new one: a successful one, else the one that
-/// has progressed most. The result of a container with API access depends on what its user may do.
+/// has progressed most. The result of a container with API access depends on what its user may do,
+/// and whoever shares a container with secrets knows that they are the same.
 pub fn find_reusable(tx: &Tx<'_>, caller: &Caller, new: &Record) -> Result<Option<Record>> {
     let key = new.text("reuse_key");
     let has_api = new.get("runtime_constraints")["API"] == true;
-    let user = match has_api && tx.config.rules.references_guarded {
+    let has_secrets = new
+        .get("secret_mounts")
+        .as_object()
+        .is_some_and(|mounts| !mounts.is_empty());
+    let user = match (has_api || has_secrets) && tx.config.rules.references_guarded {
         true => new.text("runtime_user_uuid"),
         false => "%",
     };

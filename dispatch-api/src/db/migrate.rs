@@ -17,7 +17,7 @@ const LAYOUT_MIGRATIONS: &[&str] = &[
     include_str!("0008_quotas.sql"),
     include_str!("0009_readers.sql"),
     include_str!("0010_follow_ups.sql"),
-    include_str!("0011_priorities.sql"),
+    include_str!("0011_priorities_and_images.sql"),
 ];
 
 #[derive(Debug, thiserror::Error)]

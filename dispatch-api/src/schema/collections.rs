@@ -49,6 +49,7 @@ pub static LINKS: Resource = Resource {
         Attr::text("tail_uuid"),
         Attr::object("properties").queryable(),
         Attr::text("created_by").null().hidden(),
+        Attr::text("head_pdh").null().hidden(),
     ],
     computed: &[
         Attr::text("head_kind").null(),

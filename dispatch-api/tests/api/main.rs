@@ -30,6 +30,7 @@ mod processes;
 mod project_trash;
 mod replace_files;
 mod retries;
+mod shared_content;
 mod takeovers;
 mod tokens;
 mod workflows;

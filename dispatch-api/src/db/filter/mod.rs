@@ -1,6 +1,8 @@
 //! Filters of a listing as SQL. Names come from the schema; values are always bound. Filters on
 //! what is no column, such as `any`, are in `non_column.rs`.
 
+#[cfg(test)]
+mod fuzz;
 mod non_column;
 
 use rusqlite::ToSql;
@@ -12,6 +14,9 @@ use crate::schema::{Attr, AttrType, Resource};
 
 /// Maximum number of filters of a listing. SQLite permits 1,000 nested expressions.
 const MAX_FILTERS: usize = 500;
+
+/// Maximum length of a pattern, in bytes: that of SQLite.
+const MAX_PATTERN_BYTES: usize = 50_000;
 
 /// The escape character of patterns, as in PostgreSQL.
 const ESCAPE: &str = r"ESCAPE '\'";
@@ -246,7 +251,7 @@ impl Clause {
                 );
             }
             "like" | "ilike" => {
-                let text = SqlValue::Text(operand.as_str().ok_or_else(invalid_operand)?.to_owned());
+                let text = pattern_text(operand)?.ok_or_else(invalid_operand)?;
                 let sql = like(operator, &format!("json_extract({name}, ?)"));
                 self.and(sql, [path, text]);
             }
@@ -274,6 +279,18 @@ fn like(operator: &str, text: &str) -> String {
     match operator {
         "like" => format!("{text} LIKE ? {ESCAPE}"),
         _ => format!("lower({text}) LIKE lower(?) {ESCAPE}"),
+    }
+}
+
+/// A pattern that SQLite takes.
+fn pattern_text(operand: &Value) -> Result<Option<SqlValue>> {
+    match operand {
+        Value::String(text) if text.len() > MAX_PATTERN_BYTES => Err(ApiError::invalid(format!(
+            "a pattern of {} bytes exceeds the maximum of {MAX_PATTERN_BYTES}",
+            text.len()
+        ))),
+        Value::String(text) => Ok(Some(SqlValue::Text(text.clone()))),
+        _ => Ok(None),
     }
 }
 
@@ -318,13 +335,12 @@ fn json_scalar(value: &Value) -> Option<SqlValue> {
 fn pattern(attr: &Attr, operator: &str, operand: &Value) -> Result<SqlValue> {
     match (attr.kind, operand) {
         (AttrType::Int | AttrType::Float | AttrType::Bool, _) => Err(bad_operand(attr, operator)),
-        (_, Value::String(text)) => Ok(SqlValue::Text(text.clone())),
-        _ => Err(bad_operand(attr, operator)),
+        _ => pattern_text(operand)?.ok_or_else(|| bad_operand(attr, operator)),
     }
 }
 
 fn property_path(key: &str) -> Result<SqlValue> {
-    if key.contains('"') || key.contains('\\') {
+    if key.contains(['"', '\\', '\0']) {
         return Err(ApiError::invalid(format!(
             "Property name {key:?} cannot be used in a filter"
         )));

@@ -5,7 +5,7 @@
 use rusqlite::types::Value as SqlValue;
 use serde_json::{Value, json};
 
-use super::{Clause, like};
+use super::{Clause, like, pattern_text};
 use crate::error::{ApiError, Result};
 use crate::schema::{self, Attr, AttrType, CONTAINERS, LINKS, Resource};
 
@@ -85,11 +85,11 @@ impl Clause {
                 "Invalid operator '{operator}' for 'file_names' in filter; it takes like and ilike"
             )));
         }
-        let pattern = operand.as_str().ok_or_else(|| {
+        let pattern = pattern_text(operand)?.ok_or_else(|| {
             ApiError::invalid("Invalid operand type for filters on 'file_names': it must be text")
         })?;
         let sql = like(operator, "file_names(manifest_text)");
-        self.and(sql, [SqlValue::Text(pattern.to_owned())]);
+        self.and(sql, [pattern]);
         Ok(())
     }
 
