@@ -7,14 +7,20 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use rustix::fs::Advice;
+use rustix::fs::{Advice, XattrFlags, fgetxattr, fsetxattr};
+use sha2::{Digest, Sha256};
 
 /// Number of bytes after which they are written to the disk, while others arrive.
 const WRITE_OUT_BYTES: u64 = 8 << 20;
+/// The attribute of a block's file with the SHA-256 of its content: collisions of MD5 can be made.
+const SHA256_ATTRIBUTE: &str = "user.sha256";
+/// Length of a SHA-256 in bytes.
+const SHA256_BYTES: usize = 32;
 
 pub struct IncomingBlock {
     file: File,
     path: PathBuf,
+    sha256: Sha256,
     size: u64,
     /// Number of bytes that the kernel was asked to write to the disk.
     begun: u64,
@@ -33,6 +39,7 @@ impl IncomingBlock {
         Ok(IncomingBlock {
             file,
             path,
+            sha256: Sha256::new(),
             size: 0,
             begun: 0,
             is_moved: false,
@@ -41,6 +48,7 @@ impl IncomingBlock {
 
     pub(super) fn append(&mut self, data: &[u8]) -> io::Result<()> {
         self.file.write_all(data)?;
+        self.sha256.update(data);
         self.size += data.len() as u64;
         if self.size - self.begun >= WRITE_OUT_BYTES {
             // The kernel begins to write these pages, so that little is left for the end.
@@ -62,7 +70,10 @@ impl IncomingBlock {
     }
 
     /// Waits until the content is on the disk.
+    /// Writes all of it to the disk. A file system without attributes keeps the content alone.
     pub(super) fn sync(&self) -> io::Result<()> {
+        let digest = self.sha256.clone().finalize();
+        let _ = fsetxattr(&self.file, SHA256_ATTRIBUTE, &digest, XattrFlags::empty());
         self.file.sync_all()
     }
 
@@ -74,6 +85,13 @@ impl IncomingBlock {
         self.is_moved = true;
         Ok(())
     }
+}
+
+/// The SHA-256 of what was stored in a block's file, if it was kept.
+pub(super) fn stored_sha256(file: &File) -> Option<[u8; SHA256_BYTES]> {
+    let mut stored = [0; SHA256_BYTES];
+    let length = fgetxattr(file, SHA256_ATTRIBUTE, &mut stored[..]).ok()?;
+    (length == stored.len()).then_some(stored)
 }
 
 impl Drop for IncomingBlock {

@@ -177,13 +177,19 @@ impl BlockStore {
 }
 
 pub(super) fn digest(file: &mut File) -> io::Result<(BlockHash, u64)> {
-    let mut hasher = Md5::new();
+    let (hasher, size) = hash_of::<Md5>(file)?;
+    Ok((BlockHash::from_digest(hasher), size))
+}
+
+/// A hash of a file, and its size.
+pub(super) fn hash_of<D: Digest>(file: &mut File) -> io::Result<(D, u64)> {
+    let mut hasher = D::new();
     let mut piece = vec![0u8; READ_BUFFER_BYTES];
     let mut size = 0;
     loop {
         let count = file.read(&mut piece)?;
         if count == 0 {
-            return Ok((BlockHash::from_digest(hasher), size));
+            return Ok((hasher, size));
         }
         hasher.update(&piece[..count]);
         size += count as u64;
@@ -220,6 +226,7 @@ pub(super) fn store_error(path: &Path) -> impl FnOnce(io::Error) -> ApiError {
 
 #[cfg(test)]
 mod tests {
+    use super::super::verify::Verified;
     use super::*;
 
     fn store() -> (tempfile::TempDir, BlockStore) {
@@ -308,6 +315,12 @@ mod tests {
         let mut content = Vec::new();
         file.read_to_end(&mut content).unwrap();
         assert_eq!(content, blocks[0]);
+        drop(file);
+        assert!(matches!(store.verify(hash), Ok(Verified::Whole(128))));
+        // Somebody with access to the disk.
+        fs::write(store.path(&hash.to_string()), &blocks[1]).unwrap();
+        let changed = store.verify(hash).unwrap_err().to_string();
+        assert!(changed.contains("same MD5 hash"), "{changed}");
     }
 
     #[test]

@@ -1,12 +1,14 @@
 //! Reads blocks of a store that another process may use: nothing is moved or removed.
 
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io::{self, Read, Seek};
 
 use arvados_client::keep::{BlockHash, MAX_BLOCK_SIZE};
+use sha2::{Digest, Sha256};
 
 use super::if_present;
-use super::store::{BlockStore, digest, store_error};
+use super::incoming::stored_sha256;
+use super::store::{BlockStore, digest, hash_of, store_error};
 use crate::error::Result;
 
 /// A block, compared with its hash.
@@ -41,12 +43,22 @@ impl BlockStore {
         Ok(Verified::of(data, found, hash))
     }
 
-    /// The size of a block whose content has been compared with its hash.
+    /// The size of a block whose content has been compared with its hash, and with the SHA-256 that
+    /// was kept when it was stored.
     pub fn verify(&self, hash: BlockHash) -> io::Result<Verified<u64>> {
         let Some(mut file) = if_present(File::open(self.path(&hash.to_string())))? else {
             return Ok(Verified::Missing);
         };
         let (found, size) = digest(&mut file)?;
+        let stored = stored_sha256(&file).filter(|_| found == hash);
+        if let Some(stored) = stored {
+            file.rewind()?;
+            let (sha256, _) = hash_of::<Sha256>(&mut file)?;
+            if sha256.finalize()[..] != stored {
+                let problem = "another content with the same MD5 hash is in its place";
+                return Err(io::Error::new(io::ErrorKind::InvalidData, problem));
+            }
+        }
         Ok(Verified::of(size, found, hash))
     }
 
