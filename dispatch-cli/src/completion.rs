@@ -20,7 +20,7 @@ use crate::job_numbers;
 use crate::jobs;
 use crate::session::Session;
 use crate::state_dir;
-use crate::text::strip_control;
+use crate::text::visible;
 
 /// How long the server may take.
 const MAX_TIME: Duration = Duration::from_secs(1);
@@ -69,7 +69,8 @@ async fn newest_jobs(client: &Client) -> Result<Vec<Offer>, CliError> {
 
 async fn images(client: &Client) -> Result<Vec<Offer>, CliError> {
     let images = store::list(client).await?;
-    let words = images.into_iter().map(|image| {
+    let own = images.into_iter().filter(|image| image.is_believed);
+    let words = own.map(|image| {
         let tagged = format!("{}:{}", image.name, image.tag);
         let word = tagged.strip_suffix(":latest").unwrap_or(&tagged);
         (word.to_owned(), String::new())
@@ -91,12 +92,19 @@ fn offer(
     ask: impl AsyncFnOnce(&Client) -> Result<Vec<Offer>, CliError>,
 ) -> Vec<CompletionCandidate> {
     let candidate = |(position, (word, meaning)): (usize, Offer)| {
-        CompletionCandidate::new(strip_control(&word))
-            .help(Some(strip_control(&meaning).into()))
+        CompletionCandidate::new(word)
+            .help(Some(visible(&meaning).into()))
             .display_order(Some(position))
     };
-    let words = in_time(ask).unwrap_or_default();
-    words.into_iter().enumerate().map(candidate).collect()
+    let words = in_time(ask).unwrap_or_default().into_iter();
+    let harmless = words.filter(|(word, _)| is_harmless(word));
+    harmless.enumerate().map(candidate).collect()
+}
+
+/// Whether no shell takes a part of the word for anything else: shells insert it as it is.
+fn is_harmless(word: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._/:@-".contains(c);
+    !word.starts_with('-') && !word.is_empty() && word.chars().all(is_plain)
 }
 
 /// What the server answers at once.
@@ -113,4 +121,41 @@ fn named_state_dir() -> Option<PathBuf> {
     let mut words = std::env::args_os().skip_while(|word| word != "--state-dir");
     let on_line = words.nth(1).map(PathBuf::from);
     on_line.or_else(state_dir::named_in_environment)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_harmless;
+
+    #[test]
+    fn words_that_a_shell_would_run_are_not_offered() {
+        for word in [
+            "12",
+            "busybox:1.36",
+            "host:5000/a/b_c@sha256",
+            "local-4zz18-0",
+        ] {
+            assert!(is_harmless(word), "{word}");
+        }
+        for word in [
+            "zzz$(touch${IFS}pwned):latest",
+            "a;b",
+            "a>b",
+            "a b",
+            "a\nb",
+            "`a`",
+            "a'",
+            "-rf",
+            "é",
+            "*",
+            "a\u{202e}b",
+            "~root",
+            "a!b",
+            "{a,b}",
+            "#a",
+            "",
+        ] {
+            assert!(!is_harmless(word), "{word}");
+        }
+    }
 }

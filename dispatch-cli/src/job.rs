@@ -9,7 +9,6 @@ use jiff::Timestamp;
 use serde_json::{Map, Value};
 
 use crate::exit::Exit;
-use crate::text::strip_control;
 
 /// Property of a request that holds its number.
 pub const ID_PROPERTY: &str = "dispatch_id";
@@ -169,7 +168,7 @@ impl Job {
 
     /// " by user NAME" if another user killed it, else nothing.
     pub fn killed_by(&self) -> String {
-        let by = self.property(KILLED_BY_PROPERTY).map(strip_control);
+        let by = self.property(KILLED_BY_PROPERTY);
         by.map_or(String::new(), |name| format!(" by user {name}"))
     }
 

@@ -10,7 +10,6 @@ use crate::job::{Job, JobState};
 use crate::job_id::JobId;
 use crate::jobs;
 use crate::printer::eprint_note;
-use crate::text::strip_control;
 
 /// The source that is meant: `JOB` and `JOB:PATH` are the output of a job, unless a file of this
 /// machine has that name.
@@ -55,7 +54,7 @@ pub fn collection(job: &Job) -> Result<String, CliError> {
     }
     let name = job.name();
     let why = match (job.state(), job.error()) {
-        (JobState::Cancelled, Some(error)) => format!("it was cancelled: {}", strip_control(error)),
+        (JobState::Cancelled, Some(error)) => format!("it was cancelled: {error}"),
         (JobState::Cancelled, None) => "it was cancelled".to_owned(),
         (JobState::Complete, _) => "none was saved".to_owned(),
         (JobState::Held, _) => "it is on hold (priority 0) and never ran".to_owned(),

@@ -15,7 +15,6 @@ use crate::job::{Job, REMOVED_PROPERTY, is_removed, number_of};
 use crate::job_id::JobId;
 use crate::job_numbers::{self, BY_NUMBER, REQUESTS, submitted_by};
 use crate::printer::eprint_note;
-use crate::text::strip_control;
 
 /// Maximum number of uuids in one filter.
 const MAX_FILTERED: usize = 1000;
@@ -98,7 +97,6 @@ async fn newest_with_name(
     let newest = page.items.into_iter().find(|request| !is_removed(request));
     if let (Some(newest), Some(2..)) = (&newest, page.items_available) {
         let shown = number_of(newest, user).map_or(newest.uuid.to_string(), |n| n.to_string());
-        let name = strip_control(name);
         eprint_note(&format!(
             "several jobs have the name {name}; the newest is {shown}"
         ));
@@ -125,7 +123,7 @@ async fn former_container(client: &Client, uuid: &ContainerUuid) -> Result<CliEr
         _ => return Ok(CliError::NoJob(uuid.to_string())),
     };
     let why = container.runtime_status.error;
-    let why = why.map_or(String::new(), |why| format!(", {}", strip_control(&why)));
+    let why = why.map_or(String::new(), |why| format!(", {why}"));
     Ok(CliError::FormerContainer {
         uuid: container.uuid,
         end: format!("it is {}{why}", container.state),

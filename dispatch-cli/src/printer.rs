@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::columns;
 use crate::error::CliError;
+use crate::text::{visible, visible_json};
 
 /// Output format of a command.
 #[derive(Debug, Clone, Copy)]
@@ -18,9 +19,9 @@ pub struct Output {
 }
 
 impl Output {
-    /// Prints a line.
+    /// Prints a line, whose hidden characters are replaced.
     pub fn line(&self, text: &str) -> Result<(), CliError> {
-        self.bytes(format!("{text}\n").as_bytes())
+        self.bytes(format!("{}\n", visible(text)).as_bytes())
     }
 
     /// Prints bytes unchanged.
@@ -37,7 +38,9 @@ impl Output {
             true => serde_json::to_string_pretty(value),
             false => serde_json::to_string(value),
         };
-        self.line(&text.map_err(|e| CliError::Output(e.into()))?)
+        self.line(&visible_json(
+            &text.map_err(|e| CliError::Output(e.into()))?,
+        ))
     }
 
     /// Prints the JSON document, or, if text is wanted, the note on standard error.
@@ -77,12 +80,12 @@ impl Output {
             }
         }));
         for row in rows {
-            table.add_row(row);
+            table.add_row(row.iter().map(|cell| visible(cell)));
         }
         for column in table.column_iter_mut() {
             column.set_padding((0, columns::GAP as u16));
         }
-        self.line(table.trim_fmt().trim_end())
+        self.bytes(format!("{}\n", table.trim_fmt().trim_end()).as_bytes())
     }
 }
 
@@ -96,14 +99,18 @@ fn terminal_width() -> usize {
 
 /// Prints a note on standard error, separate from the result for scripts.
 pub fn eprint_note(text: &str) {
+    write_note("", text);
+}
+
+fn write_note(prefix: &str, text: &str) {
     // An error cannot be reported anywhere.
-    let _ = writeln!(io::stderr(), "{text}");
+    let _ = writeln!(io::stderr(), "{prefix}{}", visible(text));
 }
 
 /// Prints a note in the place of a progress bar, if there is one, which is drawn anew below it.
 pub fn eprint_note_over_line(text: &str) {
     match io::stderr().is_terminal() {
-        true => eprint_note(&format!("\r\u{1b}[2K{text}")),
+        true => write_note("\r\u{1b}[2K", text),
         false => eprint_note(text),
     }
 }

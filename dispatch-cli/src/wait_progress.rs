@@ -12,7 +12,7 @@ use crate::job::{Job, JobState};
 use crate::pending_reason::{PendingReason, PendingReasons, ReasonKind};
 use crate::printer::eprint_note;
 use crate::session::Session;
-use crate::text::strip_control;
+use crate::text::visible;
 
 /// Interval at which the line is drawn; a job that ends before has none.
 const DRAW_INTERVAL: Duration = Duration::from_millis(200);
@@ -119,7 +119,7 @@ impl WaitProgress {
 
     fn draw(&self, line: &ProgressBar, text: &str) {
         let text = self.progress.prefix() + text;
-        line.set_message(text.replace(['\n', '\t'], " "));
+        line.set_message(visible(&text).replace(['\n', '\t'], " "));
         line.enable_steady_tick(DRAW_INTERVAL);
     }
 
@@ -138,8 +138,7 @@ impl WaitProgress {
 
     /// What the job waits for at the end of a wait, unless that was printed.
     pub fn last_reason(&self) -> Option<String> {
-        let reason = self.reasons.not_reported()?;
-        Some(strip_control(&reason.text))
+        Some(self.reasons.not_reported()?.text.clone())
     }
 
     /// Prints a note above the line.
@@ -177,10 +176,7 @@ fn sentence(job: &Job, reason: Option<&PendingReason>) -> String {
         state => state.as_str(),
     };
     match reason.map(|reason| reason.text.as_str()).or(activity) {
-        Some(text) => format!(
-            "job {name} is {state}{never}: {}{advice}",
-            strip_control(text)
-        ),
+        Some(text) => format!("job {name} is {state}{never}: {text}{advice}"),
         None => format!("job {name} is {state}"),
     }
 }

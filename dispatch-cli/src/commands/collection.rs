@@ -22,7 +22,7 @@ use crate::image::store;
 use crate::jobs;
 use crate::printer::{Output, eprint_note};
 use crate::session::Session;
-use crate::text::{plural, shortened, strip_control, time_between};
+use crate::text::{plural, shortened, time_between};
 use units::format_size;
 
 /// Number of collections that are asked for at once, and how often.
@@ -133,7 +133,7 @@ async fn list(args: &List, session: &Session, of_all: bool, out: Output) -> Resu
         ];
         if of_all {
             let owner = owner(collection);
-            row.push(strip_control(users.get(&owner).unwrap_or(&owner)));
+            row.push(users.get(&owner).unwrap_or(&owner).clone());
         }
         row
     });

@@ -18,7 +18,7 @@ use crate::local_status::{self, NO_REPLY, StatusReply};
 use crate::pending_reason::{self, DISPATCH_EVENT_TYPE};
 use crate::printer::Output;
 use crate::session::Session;
-use crate::text::{strip_control, time_between};
+use crate::text::time_between;
 
 /// Maximum number of log entries that are shown: the start of an attempt follows the reason why the
 /// last one failed.
@@ -62,9 +62,7 @@ pub async fn run(args: Explain, session: &Session, out: Output) -> Result<(), Cl
             "id": job.number, "uuid": job.request.uuid, "state": job.state().as_str(), "sentences": sentences,
         }));
     }
-    sentences
-        .iter()
-        .try_for_each(|s| out.line(&strip_control(s)))
+    sentences.iter().try_for_each(|sentence| out.line(sentence))
 }
 
 /// The last log entries of dispatchers about a pending job, with their times; the newest first.

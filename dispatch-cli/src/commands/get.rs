@@ -20,7 +20,7 @@ use crate::jobs;
 use crate::printer::{Output, eprint_note, progress};
 use crate::selection::JobSpan;
 use crate::session::Session;
-use crate::text::{plural, strip_control};
+use crate::text::plural;
 use units::format_size;
 
 /// Fetch the output of a job, or a collection
@@ -190,11 +190,7 @@ fn list(tree: &FileTree, out: Output) -> Result<(), CliError> {
         return out.json(&files);
     }
     for (path, extents) in tree.files() {
-        out.line(&format!(
-            "{:>10}  {}",
-            format_size(size(extents)),
-            strip_control(&path)
-        ))?;
+        out.line(&format!("{:>10}  {path}", format_size(size(extents))))?;
     }
     Ok(())
 }

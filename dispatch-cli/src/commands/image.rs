@@ -16,7 +16,7 @@ use crate::image::remove::{self, Removed};
 use crate::image::{ImageError, ImageName, ImageSource, share, store};
 use crate::printer::{Output, eprint_note, progress};
 use crate::session::Session;
-use crate::text::{strip_control, time_between};
+use crate::text::time_between;
 use units::format_size;
 
 /// Add, list and remove container images
@@ -204,8 +204,8 @@ async fn run_list(session: &Session, out: Output) -> Result<(), CliError> {
         let id = image.image.trim_start_matches("sha256:");
         let age = image.added.map(|added| time_between(added, now));
         vec![
-            strip_control(&image.name),
-            strip_control(&image.tag),
+            image.name.clone(),
+            image.tag.clone(),
             id.chars().take(12).collect(),
             image.size.map(format_size).unwrap_or_default(),
             age.unwrap_or_default(),

@@ -14,7 +14,7 @@ use crate::local_status::{self, Resources, StatusReply};
 use crate::printer::Output;
 use crate::session::Session;
 use crate::supervise::engine_check;
-use crate::text::{plural, strip_control};
+use crate::text::plural;
 use units::format_size;
 
 /// End of the uuid of the system user, whose token is the SystemRootToken of the cluster.
@@ -95,7 +95,7 @@ pub async fn run(session: &Session, out: Output) -> Result<(), CliError> {
     let row = |title: &str, text: &str| out.line(&format!("{title:<10}  {text}"));
     let cluster = &discovery.uuid_prefix;
     row("Server", &format!("{} (cluster {cluster})", session.host()))?;
-    let name = strip_control(&display_name(&user));
+    let name = display_name(&user);
     row("User", &format!("{name} ({})", user.uuid))?;
     if let Some(local) = &session.local {
         row("State", &local.path().display().to_string())?;
@@ -149,7 +149,7 @@ pub async fn run(session: &Session, out: Output) -> Result<(), CliError> {
         }
     };
     if let Some(error) = &status.error {
-        row("Dispatcher", &strip_control(error))?;
+        row("Dispatcher", error)?;
     }
     let is_any = |others: &Resources| *others != Resources::default();
     let others = status.others.filter(is_any);

@@ -16,7 +16,7 @@ use crate::jobs;
 use crate::printer::{Output, eprint_note};
 use crate::selection::{Scope, Selection};
 use crate::session::Session;
-use crate::text::{plural, strip_control};
+use crate::text::plural;
 
 /// What the new request has in common with the old one.
 const COPIED: &str = "name description command container_image cwd environment mounts output_path \
@@ -64,7 +64,7 @@ pub async fn run(selection: Selection, session: &Session, out: Output) -> Result
         }
         if !out.json {
             let (old, new) = (job.name(), new.name());
-            let named = strip_control(&job.request.container_image);
+            let named = &job.request.container_image;
             let other = match image == job.request.container_image {
                 true => String::new(),
                 false => format!(", with the image that it had; {named} is another one now"),
@@ -101,11 +101,11 @@ async fn image_of(client: &Client, job: &Job, images: &[ListedImage]) -> Result<
     match client.collection(used).await {
         Ok(_) => Ok(used.to_owned()),
         Err(error) if error.is_not_found() => {
-            let (name, named) = (job.name(), strip_control(named));
+            let name = job.name();
             eprint_note(&format!(
                 "the image of job {name} is not stored any more; what is called {named} now is used"
             ));
-            Ok(named)
+            Ok(named.clone())
         }
         Err(error) => Err(error.into()),
     }

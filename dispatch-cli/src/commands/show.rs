@@ -19,7 +19,7 @@ use crate::owners::OwnerNames;
 use crate::printer::Output;
 use crate::result_file;
 use crate::session::Session;
-use crate::text::{plural, strip_control};
+use crate::text::plural;
 use units::{format_duration, format_size};
 
 /// Show all details of a job
@@ -66,7 +66,7 @@ pub async fn run(args: Show, session: &Session, out: Output) -> Result<(), CliEr
     let width = rows.iter().map(|(key, _)| key.len()).max().unwrap_or(0);
     for (key, value) in rows {
         // Further lines of a value are indented like the first.
-        let value = strip_control(&value).replace('\n', &format!("\n{:width$}  ", ""));
+        let value = value.replace('\n', &format!("\n{:width$}  ", ""));
         out.line(&format!("{key:width$}  {value}"))?;
     }
     Ok(())

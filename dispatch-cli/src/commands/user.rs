@@ -9,7 +9,6 @@ use crate::commands::token::{self, TokenLimits};
 use crate::error::CliError;
 use crate::printer::Output;
 use crate::session::Session;
-use crate::text::strip_control;
 
 /// Add, list and disable users, and make tokens for them (for an administrator)
 ///
@@ -120,7 +119,7 @@ async fn run_list(client: &Client, out: Output) -> Result<(), CliError> {
         vec![
             shown_name(user),
             role(user).to_owned(),
-            strip_control(&user.email),
+            user.email.clone(),
             user.uuid.to_string(),
         ]
     });
@@ -171,7 +170,7 @@ fn role(user: &User) -> &'static str {
 pub fn shown_name(user: &User) -> String {
     match user.username.is_empty() {
         true => user.uuid.to_string(),
-        false => strip_control(&user.username),
+        false => user.username.clone(),
     }
 }
 

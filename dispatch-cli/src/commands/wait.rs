@@ -18,7 +18,6 @@ use crate::log_files::LogFiles;
 use crate::printer::{Output, eprint_note};
 use crate::selection::{Scope, Selection};
 use crate::session::Session;
-use crate::text::strip_control;
 use crate::wait_progress::{Progress, WaitProgress};
 use crate::watch::{Outage, Watch};
 
@@ -168,7 +167,7 @@ async fn report(session: &Session, job: &Job, out: Output) -> Result<Exit, CliEr
     let exit = job.verdict().unwrap_or(Exit::TimedOut);
     if exit != Exit::Ok {
         for line in stderr_tail(session, job).await {
-            eprint_note(&strip_control(&line));
+            eprint_note(&line);
         }
     }
     report_end(job, out)
@@ -198,7 +197,6 @@ pub fn is_noted(job: &Job) -> bool {
 /// Prints the warnings of the job, such as the entries that are not in its output.
 pub fn eprint_warnings(job: &Job) {
     for warning in job.warnings() {
-        let warning = strip_control(warning);
         eprint_note(&format!("dispatch: warning: job {}: {warning}", job.name()));
     }
 }
@@ -207,7 +205,7 @@ pub fn eprint_warnings(job: &Job) {
 pub fn end_sentence(job: &Job) -> String {
     let name = job.name();
     let because = match job.error() {
-        Some(error) => format!(": {}", strip_control(error)),
+        Some(error) => format!(": {error}"),
         None => String::new(),
     };
     match (job.state(), job.exit_code()) {

@@ -17,7 +17,6 @@ use tokio_util::io::SyncIoBridge;
 use super::{ImageError, ImageName, ImageSource};
 use crate::collection_name;
 use crate::error::CliError;
-use crate::text::strip_control;
 
 /// Class of links from the hash of an image to its collection.
 pub const HASH_LINK_CLASS: &str = "docker_image_hash";
@@ -39,6 +38,9 @@ pub struct ListedImage {
     pub portable_data_hash: Option<String>,
     pub size: Option<u64>,
     pub added: Option<Timestamp>,
+    /// Whether the user or the system user gave the name, not another user who shares it.
+    #[serde(skip)]
+    pub is_believed: bool,
 }
 
 impl ListedImage {
@@ -236,6 +238,7 @@ fn newest_of_each(
                     .map(ToString::to_string),
                 size: collection.map(|c| c.file_size_total),
                 added: link.created_at,
+                is_believed: is_believed(link),
             }
         })
         .collect();
@@ -311,7 +314,7 @@ pub async fn missing(client: &Client, image: &str) -> CliError {
     let images = list(client).await.unwrap_or_default();
     let others = images.iter().filter(|image| image.name == repository);
     let others: Vec<String> = others
-        .map(|image| strip_control(&format!("{}:{}", image.name, image.tag)))
+        .map(|image| format!("{}:{}", image.name, image.tag))
         .take(MAX_OTHERS)
         .collect();
     CliError::NoImage {

@@ -11,7 +11,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::printer::eprint_note;
 use crate::state_dir::StateDir;
-use crate::text::{plural, strip_control};
+use crate::text::plural;
 
 /// File in the state directory with the [`EngineReport`] of the last start, or `null`.
 const ENGINE_FILE: &str = "engine.json";
@@ -69,7 +69,7 @@ fn lines(report: &NodeReport) -> Vec<String> {
                 .to_owned(),
         );
         let text = Report::new(failures).text();
-        lines.extend(text.lines().map(strip_control));
+        lines.extend(text.lines().map(str::to_owned));
     }
     lines
 }
@@ -122,7 +122,7 @@ pub fn description(engine: &EngineReport) -> String {
         with(Enforcement::Nothing, "nothing limits"),
     ];
     let parts: String = parts.into_iter().flatten().collect();
-    format!("{}{parts}", strip_control(&engine.name))
+    format!("{}{parts}", engine.name)
 }
 
 #[cfg(test)]

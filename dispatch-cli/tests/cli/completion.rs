@@ -2,7 +2,10 @@
 
 use std::path::Path;
 
+use arvados_client::Client;
+use arvados_client::client::Call;
 use assert_cmd::Command;
+use serde_json::{Value, json};
 
 use crate::fixture::{CommandResult, Fixture, bare};
 
@@ -53,6 +56,13 @@ async fn the_shell_completes_jobs_images_and_collections() {
         let jobs = complete(&[command, ""]).await;
         assert_eq!(&jobs[..2], ["2", "1"], "{command} {jobs:?}");
     }
+    name_another_way(&fixture, &fixture.user, "zzz$(touch${IFS}pwned):latest").await;
+    name_another_way(&fixture, &fixture.dispatch, "not-mine:latest").await;
+    let listed = fixture.run(&["image", "list"]).await.ok();
+    assert!(
+        listed.contains("not-mine") && listed.contains("zzz$("),
+        "{listed}"
+    );
     assert_eq!(complete(&["submit", "--image", ""]).await, ["tool"]);
     assert_eq!(complete(&["image", "rm", "to"]).await, ["tool"]);
     let collections = complete(&["collection", "rm", "local-"]).await;
@@ -61,6 +71,19 @@ async fn the_shell_completes_jobs_images_and_collections() {
     fixture.run(&["collection", "rm", collection]).await.ok();
     let trash = complete(&["collection", "restore", "local-"]).await;
     assert_eq!(trash, [collection]);
+}
+
+/// Gives the image another name, which all users see.
+async fn name_another_way(fixture: &Fixture, by: &Client, name: &str) {
+    let images = fixture.run(&["--json", "image", "list"]).await.json();
+    let collection = &images[0]["collection"];
+    let link = |link: Value| by.send::<Value>(Call::post("links", json!({ "link": link })));
+    let named = json!({"link_class": "docker_image_repo+tag", "name": name,
+                       "head_uuid": collection});
+    let named = link(named).await.unwrap();
+    let everybody = json!({"link_class": "permission", "name": "can_read",
+        "tail_uuid": "local-j7d0g-fffffffffffffff", "head_uuid": named["uuid"]});
+    link(everybody).await.unwrap();
 }
 
 #[test]
