@@ -120,6 +120,8 @@ pub enum StartError {
     UnknownUser { user: String },
     #[error("group \"{group}\" is not in the image's /etc/group")]
     UnknownGroup { group: String },
+    #[error("the image's {file} {reason}, so that its users are not known")]
+    UnusableAccounts { file: String, reason: String },
     #[error("GPU {id} was granted but cannot be given to the container: {reason}")]
     GpuMissing { id: String, reason: String },
     #[error("CPUs {asked} were requested, but this process may use only {allowed}")]

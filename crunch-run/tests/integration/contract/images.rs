@@ -6,7 +6,9 @@ use serde_json::json;
 
 use crate::contract::lab::Lab;
 use crate::engine_lab::{archive, busybox_archive, busybox_layer};
-use crate::image_lab::{Tar, docker_archive, file, hex, layer, link};
+use tar::EntryType;
+
+use crate::image_lab::{Tar, dir, docker_archive, entry, file, hex, layer, link};
 
 /// An image that no other test uses, because engines keep images.
 async fn new_image(lab: &Lab) -> String {
@@ -69,6 +71,67 @@ pub async fn an_image_on_the_node_is_for_those_who_have_its_content(lab: &Lab) {
     let files: [(&str, &[u8]); 2] = [(&name, &bytes), ("README", b"of another collection")];
     let other = lab.world.collection(&files).await.to_string();
     assert_eq!(cat(other).await.stdout(), [&*secret]);
+}
+
+/// Files that are opened before the container has started. One that is none is the image's fault.
+pub async fn files_of_an_image_that_are_none_hold_up_nobody(lab: &Lab) {
+    let outside = tempfile::tempdir().unwrap();
+    let accounts = outside.path().join("accounts");
+    std::fs::write(&accounts, "eve:x:4:4::/:\n").unwrap();
+    let accounts = format!("../../../../../..{}", accounts.display());
+    let huge = "x:x:7:7::/:\n".repeat(500_000);
+    // path, user of the image, what is there
+    let rows = [
+        (
+            "etc/passwd",
+            "eve",
+            &["fifo", "directory", "link out", "link loop", "huge"][..],
+        ),
+        // Runtimes look up the home of root there.
+        ("etc/passwd", "", &["fifo", "device"]),
+        (
+            "etc/group",
+            "0:eve",
+            &["fifo", "device", "link out", "huge"],
+        ),
+        (
+            "bin/tool",
+            "",
+            &["fifo", "device", "directory", "link loop", "huge"],
+        ),
+    ];
+    let rows = rows
+        .iter()
+        .flat_map(|(path, user, kinds)| kinds.iter().map(move |kind| (*path, *user, *kind)));
+    for (path, user, what) in rows {
+        if what == "device" && lab.engine.is_nobodys() {
+            // An ordinary user can have none in an image.
+            continue;
+        }
+        let top = layer(|tar| match what {
+            "fifo" => entry(tar, path, EntryType::Fifo, |_| {}),
+            "device" => entry(tar, path, EntryType::Char, |header| {
+                // /dev/zero
+                header.set_device_major(1).unwrap();
+                header.set_device_minor(5).unwrap();
+            }),
+            "directory" => dir(tar, path),
+            "link out" => link(tar, path, &accounts),
+            "link loop" => link(tar, path, path.rsplit_once('/').unwrap().1),
+            _ => file(tar, path, huge.as_bytes()),
+        });
+        let config = json!({"Env": ["PATH=/bin"], "User": user});
+        let (archive, id) = archive(&[busybox_layer(), top], config);
+        let image = lab.image_of(&archive, &id).await;
+        let command = if path == "bin/tool" { "tool" } else { "true" };
+        let ended = lab.run(&[command], json!({"container_image": image})).await;
+        if path == "bin/tool" && lab.engine.finds_bad_programs_late() {
+            assert_ne!(ended.record.exit_code, Some(0), "{what}");
+            continue;
+        }
+        let names_it = ended.refusal().contains(path) || ended.refusal().contains("tool");
+        assert!(names_it, "{path} {what}: {}", ended.refusal());
+    }
 }
 
 /// Removes the image, which is much larger than all other files of these tests.

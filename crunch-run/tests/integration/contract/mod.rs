@@ -91,6 +91,7 @@ macro_rules! core {
                 two_containers_begin_with_the_same_new_image,
                 an_image_is_fetched_only_once,
                 an_image_on_the_node_is_for_those_who_have_its_content,
+                files_of_an_image_that_are_none_hold_up_nobody,
                 what_is_mounted_on_a_link_that_leads_nowhere_is_there,
                 a_mount_that_the_image_has_no_place_for_is_refused_by_its_name,
             ];

@@ -18,6 +18,7 @@ use seccompiler::{BpfProgram, apply_filter};
 
 use crate::StartError;
 use crate::shim::executable::{head, interpreter, is_program};
+use crate::shim::image_file;
 use crate::shim::variable;
 
 /// Callbacks of libcontainer.
@@ -50,7 +51,7 @@ impl ExecLauncher {
         let command = self.arguments.first().ok_or(StartError::NoCommand)?;
         let program = find(command, path, &self.user)?;
         // Exec would pass an unknown format to a shell, whose error would mislead.
-        if !self.foreign_formats && head(&program).is_some_and(|head| !is_program(&head)) {
+        if !self.foreign_formats && head_of(&program).is_some_and(|head| !is_program(&head)) {
             return Err(StartError::BadFormat {
                 resolved: program.display().to_string(),
             });
@@ -114,6 +115,10 @@ impl Executor for ExecLauncher {
         self.report_error(&error);
         Err(ExecutorError::Other(error.to_string()))
     }
+}
+
+fn head_of(program: &Path) -> Option<Vec<u8>> {
+    head(&image_file::find(program).ok()?)
 }
 
 fn enter(cwd: &str) -> Result<(), StartError> {
@@ -194,7 +199,7 @@ fn explain(error: &io::Error, program: &Path) -> StartError {
     let resolved = program.display().to_string();
     match Errno::from_io_error(error) {
         Some(Errno::NOENT) => StartError::InterpreterMissing {
-            interpreter: head(program)
+            interpreter: head_of(program)
                 .and_then(|head| interpreter(&head))
                 .unwrap_or_else(|| "it names".to_owned()),
             resolved,

@@ -7,10 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bollard::Docker;
-use bollard::container::AttachContainerResults;
+use bollard::container::{AttachContainerResults, PathStatResponse};
 use bollard::errors::Error;
 use bollard::models::{ChangeType, ContainerState};
-use bollard::query_parameters::{AttachContainerOptionsBuilder, KillContainerOptionsBuilder};
+use bollard::query_parameters::{
+    AttachContainerOptionsBuilder, ContainerArchiveInfoOptionsBuilder, KillContainerOptionsBuilder,
+};
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use rustix::process::Signal;
@@ -22,6 +24,7 @@ use super::recover;
 use super::stdio::StreamCopier;
 use super::wait::{self, ExitWaiter, Process};
 use super::{DAEMON_STEP_TIMEOUT, Flavour};
+use crate::shim::user;
 use crate::{Container, EngineError, Exit, Stdio};
 use cgroup::Cgroup;
 
@@ -65,6 +68,39 @@ impl DockerContainer {
             waiting: Mutex::new(None),
             is_removed: AtomicBool::new(false),
         }
+    }
+
+    /// Refuses an image whose accounts the daemon would wait for. The daemon itself decides about
+    /// files that it cannot describe.
+    pub async fn check_accounts(&self) -> Result<(), EngineError> {
+        /// Bits of Go's mode of what is neither a regular file nor a link.
+        const NO_FILE: u32 = 0x8728_0000;
+        for file in user::ACCOUNTS {
+            let mut found = self.stat(file).await;
+            if let Some(target) = found.as_ref().map(|found| found.link_target.clone())
+                && !target.is_empty()
+            {
+                found = self.stat(&target).await;
+            }
+            match found {
+                Some(found) if found.file_mode & NO_FILE != 0 => {
+                    return Err(user::unusable(file, "is not a regular file").into());
+                }
+                Some(found) if found.size > user::MAX_BYTES as i64 => {
+                    return Err(user::unusable(file, "is too large").into());
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    async fn stat(&self, path: &str) -> Option<PathStatResponse> {
+        let options = ContainerArchiveInfoOptionsBuilder::new().path(path).build();
+        let found = self
+            .client
+            .get_container_archive_info(&self.id, Some(options));
+        found.await.ok()
     }
 
     /// Attaches its streams before it starts, so that no output is lost.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use bollard::errors::Error;
 
 use crate::shim::process_spec::DEFAULT_PATH;
+use crate::shim::user;
 use crate::{ContainerSpec, StartError};
 use node_cache::image::Image;
 
@@ -65,6 +66,14 @@ impl ErrorContext {
             let (_, group) = self.user.split_once(':').unwrap_or_default();
             let group = group.to_owned();
             return Some(StartError::UnknownGroup { group });
+        }
+        // Podman names the last part of the path only.
+        let is_loop = |file: &str| {
+            let name = file.trim_start_matches("/etc");
+            has(&format!("{name}/: too many levels of symbolic links"))
+        };
+        if let Some(file) = user::ACCOUNTS.into_iter().find(|file| is_loop(file)) {
+            return Some(user::unusable(file, "is a link that leads nowhere"));
         }
         if has("workdir") || has("chdir to cwd") {
             let cwd = self.cwd.clone();

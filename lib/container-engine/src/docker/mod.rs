@@ -153,6 +153,7 @@ impl DockerEngine {
             })?;
         let container =
             DockerContainer::new(client.clone(), self.flavour, created.id, spec.name, context);
+        container.check_accounts().await?;
         container.attach(spec.stdio, stdin_is_given).await?;
         Ok(Arc::new(container))
     }

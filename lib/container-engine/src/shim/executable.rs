@@ -1,8 +1,8 @@
 //! Reads the first bytes of a file: its format and its interpreter.
 
 use std::fs::{self, File};
-use std::io::Read;
-use std::path::Path;
+
+use super::image_file;
 
 /// Whether this node runs programs of foreign formats, for example by emulating other processors.
 pub fn foreign_formats() -> bool {
@@ -13,15 +13,9 @@ pub fn foreign_formats() -> bool {
         .any(|entry| entry.file_name() != "register" && entry.file_name() != "status")
 }
 
-/// The start of the file, where the container's user may read it.
-pub fn head(program: &Path) -> Option<Vec<u8>> {
-    let mut head = Vec::new();
-    File::open(program)
-        .ok()?
-        .take(64 << 10)
-        .read_to_end(&mut head)
-        .ok()?;
-    Some(head)
+/// The start of the program, where the container's user may read it.
+pub fn head(program: &File) -> Option<Vec<u8>> {
+    image_file::read(program, 64 << 10).ok().flatten()
 }
 
 /// A script that names its interpreter, or a program for this processor.
@@ -87,7 +81,8 @@ mod tests {
 
     #[test]
     fn programs_of_other_machines_are_none() {
-        let me = head(&std::env::current_exe().unwrap()).unwrap();
+        let me = image_file::find(&std::env::current_exe().unwrap()).unwrap();
+        let me = head(&me).unwrap();
         assert!(is_program(&me));
         assert!(is_program(b"#!/bin/sh\n"));
         assert!(!is_program(b"echo no first line\n"));
@@ -105,7 +100,7 @@ mod tests {
             Some("/opt/bin/python3")
         );
         // A dynamically linked program: the test binary.
-        let me = std::env::current_exe().unwrap();
+        let me = image_file::find(&std::env::current_exe().unwrap()).unwrap();
         let loader = interpreter(&head(&me).unwrap());
         assert!(loader.is_none_or(|l| l.starts_with("/lib") && l.contains("ld-")));
         assert_eq!(elf_interpreter(b"\x7fELF\x02\x01"), None);

@@ -13,6 +13,7 @@ pub(crate) mod executable;
 mod files_in_root;
 mod flatten;
 mod id_map;
+pub(crate) mod image_file;
 mod init_process;
 pub(crate) mod limits;
 mod mapped_mounts;
@@ -32,7 +33,7 @@ pub(crate) mod sandbox;
 pub(crate) mod server;
 pub(crate) mod spec_checks;
 mod state_file;
-mod user;
+pub(crate) mod user;
 pub(crate) mod user_namespace;
 
 pub(crate) use self::engine::can_mount;

@@ -3,12 +3,13 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::{ErrorKind, Read};
+use std::io::ErrorKind;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use super::executable::{foreign_formats, interpreter, is_program};
+use super::executable::{foreign_formats, head, interpreter, is_program};
+use super::image_file;
 use super::mount_points::{self, MAX_LINKS};
 use crate::shim::sandbox::Sandbox;
 use crate::shim::variable;
@@ -116,10 +117,9 @@ impl RootView<'_> {
     }
 
     fn check_format(&self, file: &File, resolved: &str, cwd: &str) -> Result<(), StartError> {
-        let mut head = Vec::new();
-        if foreign_formats() || file.take(64 << 10).read_to_end(&mut head).is_err() {
+        let Some(head) = head(file).filter(|_| !foreign_formats()) else {
             return Ok(());
-        }
+        };
         if !is_program(&head) {
             return Err(StartError::BadFormat {
                 resolved: resolved.to_owned(),
@@ -143,7 +143,7 @@ impl RootView<'_> {
 
     fn at(&self, path: &Path) -> PathEntry {
         match self.resolve(path) {
-            Ok(Some(host)) => match File::open(host) {
+            Ok(Some(host)) => match image_file::find(&host) {
                 Ok(file) => PathEntry::Present(file),
                 Err(_) => PathEntry::Unknown,
             },
@@ -183,7 +183,7 @@ impl RootView<'_> {
                         return Ok(None);
                     };
                     if links > MAX_LINKS {
-                        return Ok(None);
+                        return Err(NotFound);
                     }
                     if target.is_absolute() {
                         done = PathBuf::from("/");
@@ -270,7 +270,7 @@ mod tests {
             ("/mnt/in/out", tool),
             // The image has no /mnt, but it will be there.
             ("/mnt", Ok(Some(root.join("mnt")))),
-            ("/loop", Ok(None)),
+            ("/loop", Err(NotFound)),
             ("/proc/self/exe", Ok(None)),
         ] {
             assert_eq!(root_view.resolve(Path::new(path)), expected, "{path}");

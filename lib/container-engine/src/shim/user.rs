@@ -1,15 +1,24 @@
 //! The image's USER as numbers, by the image's own /etc/passwd and /etc/group.
 
-use std::io::Read;
 use std::path::Path;
 
 use pathrs::Root;
-use pathrs::flags::OpenFlags;
 
+use super::image_file;
 use crate::StartError;
 
-/// Files of accounts are small; a larger one is not read.
-const MAX_BYTES: u64 = 4 << 20;
+/// The files of accounts.
+pub const ACCOUNTS: [&str; 2] = ["/etc/passwd", "/etc/group"];
+/// They are small; a larger one is refused.
+pub const MAX_BYTES: u64 = 4 << 20;
+
+/// `reason` is the end of the sentence.
+pub fn unusable(file: &str, reason: &str) -> StartError {
+    StartError::UnusableAccounts {
+        file: file.to_owned(),
+        reason: reason.to_owned(),
+    }
+}
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
@@ -19,24 +28,27 @@ pub struct Identity {
     pub home: String,
 }
 
-/// Reads the two files inside `rootfs`, following links only within it.
+/// Reads the two files inside `rootfs`, following links only within it. Runtimes read them too, and
+/// wait for ever where one is a pipe: so it is refused whoever the user is.
 pub fn identity(rootfs: &Path, user: Option<&str>) -> Result<Identity, StartError> {
     let root = Root::open(rootfs).ok();
-    let text = |path: &str| -> String {
-        let mut text = Vec::new();
-        if let Some(file) = root.as_ref().and_then(|root| {
-            root.open_subpath(path, OpenFlags::O_RDONLY | OpenFlags::O_NONBLOCK)
-                .ok()
-        }) {
-            let _ = file.take(MAX_BYTES).read_to_end(&mut text);
+    let text = |path: &str| -> Result<String, StartError> {
+        let Some(file) = root
+            .as_ref()
+            .and_then(|root| image_file::find_in(root, path))
+        else {
+            return Ok(String::new());
+        };
+        match image_file::read(&file, MAX_BYTES + 1) {
+            Ok(None) => Err(unusable(path, "is not a regular file")),
+            Ok(Some(text)) if text.len() as u64 > MAX_BYTES => Err(unusable(path, "is too large")),
+            Ok(Some(text)) => Ok(String::from_utf8_lossy(&text).into_owned()),
+            // One that this user may not read.
+            Err(_) => Ok(String::new()),
         }
-        String::from_utf8_lossy(&text).into_owned()
     };
-    resolve(
-        user.unwrap_or("0"),
-        &text("/etc/passwd"),
-        &text("/etc/group"),
-    )
+    let [passwd, group] = ACCOUNTS.map(text);
+    resolve(user.unwrap_or("0"), &passwd?, &group?)
 }
 
 fn resolve(user: &str, passwd: &str, group: &str) -> Result<Identity, StartError> {
