@@ -168,9 +168,8 @@ fn what_no_disk_holds_is_refused_before_it_is_written() {
         let error = node.load(&[bytes]).unwrap_err();
         assert!(begin.elapsed().as_secs() < 300, "it was tried");
         let text = error.to_string();
-        assert!(text.contains("not enough free space"), "{text}");
-        // Another node may have as much.
-        assert!(!error.is_image_fault());
+        assert!(text.contains("is too large for this node"), "{text}");
+        assert!(error.is_image_fault());
         node.is_clean();
     }
 }

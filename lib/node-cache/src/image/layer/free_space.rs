@@ -46,33 +46,58 @@ impl FreeSpaceGuard {
         }
         (self.bytes, self.entries) = (0, 0);
         let found = rustix::fs::fstatvfs(dir)?;
-        let free = found.f_bavail.saturating_mul(found.f_frsize);
-        let left = found.f_blocks.saturating_mul(found.f_frsize) / RESERVED_DIVISOR;
+        let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
+        let (free, total) = (bytes(found.f_bavail), bytes(found.f_blocks));
+        let free_at_start = *self.free_at_start.get_or_insert(free);
+        let left = total / RESERVED_DIVISOR;
         // Some file systems count no files.
         let few_files = found.f_files > 0 && found.f_favail < found.f_files / RESERVED_DIVISOR;
-        let what = words(*self.free_at_start.get_or_insert(free), left);
-        if free < size.saturating_add(left) || few_files {
-            return Err(full(format!(
-                "{what}: {size} bytes are to be unpacked next, {free} bytes and {} inodes are free, and {} % are left to others",
-                found.f_favail,
-                100 / RESERVED_DIVISOR
-            )));
+        if free >= size.saturating_add(left) && !few_files {
+            return Ok(());
         }
-        Ok(())
+        let numbers = format!(
+            "{size} bytes are to be unpacked next, {free} of {total} bytes and {} inodes are free, and {} % are left to others",
+            found.f_favail,
+            100 / RESERVED_DIVISOR
+        );
+        let full = |what: &str| {
+            let text = format!("{what}: {numbers}");
+            EntryError::Write(io::Error::new(io::ErrorKind::StorageFull, text))
+        };
+        Err(match Cause::of(size, free_at_start, total) {
+            Cause::Image => EntryError::Refused(format!("is too large for this node: {numbers}")),
+            // The words by which full nodes are detected.
+            Cause::FullNode => full("No space left on device"),
+            Cause::Unknown => full("not enough free space"),
+        })
     }
 }
 
-/// If not even a small image fits, the node is at fault, and the text is the one by which full
-/// nodes are detected. If a large image does not fit, other nodes may not be better.
-fn words(free_at_start: u64, left: u64) -> &'static str {
-    match free_at_start < left.saturating_add(SMALL_IMAGE_BYTES) {
-        true => "No space left on device",
-        false => "not enough free space",
-    }
+/// Why an entry does not fit.
+#[derive(Debug, PartialEq, Eq)]
+enum Cause {
+    /// It would not fit on an empty disk, or the disk was half empty: no other node is likely to be
+    /// better.
+    Image,
+    /// Not even a small image fits.
+    FullNode,
+    /// Other nodes may have more space.
+    Unknown,
 }
 
-fn full(text: String) -> EntryError {
-    EntryError::Write(io::Error::new(io::ErrorKind::StorageFull, text))
+impl Cause {
+    fn of(size: u64, free_at_start: u64, total: u64) -> Self {
+        let left = total / RESERVED_DIVISOR;
+        if size > total - left {
+            Self::Image
+        } else if free_at_start < left.saturating_add(SMALL_IMAGE_BYTES) {
+            Self::FullNode
+        } else if free_at_start >= total / 2 {
+            Self::Image
+        } else {
+            Self::Unknown
+        }
+    }
 }
 
 #[cfg(test)]
@@ -81,20 +106,23 @@ mod tests {
     use std::fs::File;
 
     #[test]
-    fn a_node_that_can_take_nothing_is_said_to_be_full() {
+    fn an_image_that_fits_nowhere_is_at_fault_and_a_node_that_takes_none() {
         const GIB: u64 = 1 << 30;
-        for (free_at_start, left, expected) in [
-            (0, 0, "No space left on device"),
-            (GIB - 1, 0, "No space left on device"),
-            (GIB, 0, "not enough free space"),
+        for (size, free_at_start, total, expected) in [
+            (1, 0, 0, Cause::Image),
+            (1, 0, GIB, Cause::FullNode),
+            (GIB, GIB, GIB, Cause::Image),
+            (1, GIB, 2 * GIB, Cause::FullNode),
             // Of a large disk that much is left to others: not even an empty file would go there.
-            (2 * GIB, 5 * GIB / 2, "No space left on device"),
-            (3 * GIB, 5 * GIB / 2, "No space left on device"),
-            (4 * GIB, 5 * GIB / 2, "not enough free space"),
-            (u64::MAX, u64::MAX, "not enough free space"),
+            (1, 3 * GIB, 250 * GIB, Cause::FullNode),
+            (1, 4 * GIB, 250 * GIB, Cause::Unknown),
+            (248 * GIB, 4 * GIB, 250 * GIB, Cause::Image),
+            (200 * GIB, 124 * GIB, 250 * GIB, Cause::Unknown),
+            (200 * GIB, 125 * GIB, 250 * GIB, Cause::Image),
+            (1, u64::MAX, u64::MAX, Cause::Image),
         ] {
-            let text = words(free_at_start, left);
-            assert_eq!(text, expected, "{free_at_start} of {left}");
+            let cause = Cause::of(size, free_at_start, total);
+            assert_eq!(cause, expected, "{size} on {free_at_start} of {total}");
         }
     }
 
@@ -106,9 +134,8 @@ mod tests {
         assert!(free_space.take(&dir, 100).is_ok());
         for size in [1 << 60, u64::MAX] {
             match free_space.take(&dir, size) {
-                Err(EntryError::Write(error)) => {
-                    assert_eq!(error.kind(), io::ErrorKind::StorageFull);
-                    assert!(error.to_string().contains(&size.to_string()), "{error}");
+                Err(EntryError::Refused(reason)) => {
+                    assert!(reason.contains(&size.to_string()), "{reason}");
                 }
                 _ => panic!("{size} bytes have room"),
             }
