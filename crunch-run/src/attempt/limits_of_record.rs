@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 
 use arvados_client::records::{Container, MountKind};
@@ -13,6 +14,10 @@ use crate::limits::{DirectoryLimit, LimitExceeded, Measure, Resource, UsageMonit
 /// What a container may write in addition to the capacities of its `tmp` mounts, in bytes: caches
 /// and temporary files that few requests account for.
 const ROOT_ALLOWANCE_BYTES: u64 = 256 << 20;
+
+/// Space for which a container may make a file, in bytes. File systems have inodes for a file in
+/// 16 KiB.
+const BYTES_PER_FILE: u64 = 4096;
 
 /// `memory` is the memory limit in bytes, and whether nothing else enforces it.
 pub fn usage_limits(
@@ -66,7 +71,11 @@ pub fn usage_limits(
     UsageMonitor {
         requested_scratch,
         layers_outside_scratch: layers_outside_scratch.cloned().collect(),
-        at_start: AtomicU64::new(0),
+        // A site's own limit holds instead.
+        requested_files: requested_scratch
+            .filter(|_| site.scratch_files.is_none())
+            .map(|bytes| bytes / BYTES_PER_FILE),
+        at_start: OnceLock::new(),
         cpu_time: site.cpu_time,
         memory,
         watches_memory,

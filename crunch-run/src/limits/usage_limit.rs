@@ -139,7 +139,10 @@ impl LimitExceeded {
     pub fn advice(&self) -> &'static str {
         match self.resource {
             Resource::CpuTime => "this site limits CPU time",
-            Resource::ScratchBytes | Resource::ScratchFiles => "this site limits scratch space",
+            Resource::ScratchBytes => "this site limits scratch space",
+            Resource::ScratchFiles => {
+                "make fewer files, or ask for more capacity of a tmp mount (--scratch of dispatch)"
+            }
             Resource::RequestedScratch => {
                 "ask for more capacity of a tmp mount (--scratch of dispatch)"
             }

@@ -4,6 +4,7 @@
 //! limits ten times a second, directories as often as `walk_schedule.rs` says.
 
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -36,8 +37,10 @@ pub struct UsageMonitor {
     pub layers_outside_scratch: Vec<PathBuf>,
     /// Limit on the growth of both, in bytes: on the `tmp` mounts and the writable layer together.
     pub requested_scratch: Option<u64>,
-    /// Disk usage of both before the command began: inputs, or a copy of the image.
-    pub at_start: AtomicU64,
+    /// The same for the number of files.
+    pub requested_files: Option<u64>,
+    /// Usage of both before the command began: inputs, or a copy of the image.
+    pub at_start: OnceLock<Usage>,
     /// Peak disk usage of both so far.
     pub peak_scratch: AtomicU64,
 }
@@ -50,23 +53,20 @@ impl UsageMonitor {
 
     /// Measures what is there before the command begins.
     pub async fn measure_start(&self) {
-        if self.requested_scratch.is_some() {
-            let bytes = self.measure_scratch(None).await.bytes;
-            self.at_start.store(bytes, Ordering::Relaxed);
+        if !self.growth_limits().is_empty() {
+            let _ = self.at_start.set(self.measure_scratch(None).await);
         }
     }
 
     /// Measures the directories once more when the command has ended: it may have written much just
     /// before its end.
     pub async fn exceeded_at_end(&self) -> Option<LimitExceeded> {
-        let total = self.measure_scratch(None).await.bytes;
-        let grown = total.saturating_sub(self.at_start.load(Ordering::Relaxed));
-        let limit = |allowed| UsageLimit::new(Resource::RequestedScratch, allowed);
-        let growth = self
-            .requested_scratch
-            .and_then(|allowed| limit(allowed).exceeded(grown));
-        if growth.is_some() {
-            return growth;
+        let whole = self.measure_scratch(None).await;
+        let grown = |measure: Measure| self.grown(measure, whole);
+        let limits = self.growth_limits().into_iter();
+        let mut growth = limits.filter_map(|(measure, limit)| limit.exceeded(grown(measure)));
+        if let Some(exceeded) = growth.next() {
+            return Some(exceeded);
         }
         let with_others = |disk: &DirectoryLimit| (disk.clone(), self.others(&disk.dir));
         let disks: Vec<_> = self.disks.iter().map(with_others).collect();
@@ -77,6 +77,21 @@ impl UsageMonitor {
         };
         let measuring = tokio::task::spawn_blocking(exceeded);
         measuring.await.ok().flatten()
+    }
+
+    /// Limits on what the container adds to scratch.
+    fn growth_limits(&self) -> Vec<(Measure, UsageLimit)> {
+        let limit = |measure, resource| move |most| (measure, UsageLimit::new(resource, most));
+        let bytes = self.requested_scratch;
+        let bytes = bytes.map(limit(Measure::Bytes, Resource::RequestedScratch));
+        let files = self.requested_files;
+        let files = files.map(limit(Measure::Files, Resource::ScratchFiles));
+        bytes.into_iter().chain(files).collect()
+    }
+
+    fn grown(&self, measure: Measure, now: Usage) -> u64 {
+        let at_start = self.at_start.get().copied().unwrap_or_default();
+        measure.of(now).saturating_sub(measure.of(at_start))
     }
 
     /// Directories that count as part of this one.
@@ -178,16 +193,13 @@ impl UsageMonitor {
             .iter()
             .map(|disk| (disk, UsageLimit::new(disk.resource.clone(), disk.allowed)))
             .collect();
-        let mut growth = self
-            .requested_scratch
-            .map(|allowed| UsageLimit::new(Resource::RequestedScratch, allowed));
-        let at_start = self.at_start.load(Ordering::Relaxed);
+        let mut growth = self.growth_limits();
         let mut dirs = vec![self.scratch.clone()];
         dirs.extend(self.layers_outside_scratch.iter().cloned());
         let mut schedule = WalkSchedule::new();
         let mut free = free_space(&dirs).await;
         let mut left = Room::UNLIMITED;
-        let mut last = 0;
+        let mut last = Usage::default();
         loop {
             schedule.wait(&dirs, &free, left).await;
             // What is written during the walk may be missed by it.
@@ -195,13 +207,12 @@ impl UsageMonitor {
             let began = Instant::now();
             let whole = self.measure_scratch(source.as_ref()).await;
             let mut measured = (&self.scratch, whole);
-            let total = whole.bytes;
             let mut is_near = false;
             left = Room::UNLIMITED;
-            if let Some(limit) = &mut growth {
-                let used = total.saturating_sub(at_start);
+            for (measure, limit) in &mut growth {
+                let used = self.grown(*measure, whole);
                 is_near |= limit.is_half_used(used);
-                left.bytes = left.bytes.min(limit.left(used));
+                left.lower(*measure, limit.left(used));
                 if let Some(exceeded) = limit.update(used, warn) {
                     return exceeded;
                 }
@@ -220,17 +231,13 @@ impl UsageMonitor {
                 }
                 let used = disk.measure.of(if is_far { whole } else { measured.1 });
                 is_near |= limit.is_half_used(used);
-                match disk.measure {
-                    Measure::Bytes => left.bytes = left.bytes.min(limit.left(used)),
-                    Measure::Files => left.files = left.files.min(limit.left(used)),
-                    // A file may be long and take nothing.
-                    Measure::Length => {}
-                }
+                left.lower(disk.measure, limit.left(used));
                 if let Some(exceeded) = limit.update(used, warn) {
                     return exceeded;
                 }
             }
-            let grows = total > std::mem::replace(&mut last, total);
+            let before = std::mem::replace(&mut last, whole);
+            let grows = whole.bytes > before.bytes || whole.files > before.files;
             schedule.record(began.elapsed(), grows, is_near);
         }
     }
@@ -301,6 +308,20 @@ mod tests {
         assert_eq!(over.resource, Resource::RequestedScratch);
         assert_eq!(over.used, 1200 << 10);
         assert_eq!(allowance.exceeded_at_end().await, Some(over));
+        let files = UsageMonitor {
+            requested_scratch: None,
+            requested_files: Some(6),
+            at_start: allowance.at_start.clone(),
+            scratch: allowance.scratch.clone(),
+            ..UsageMonitor::default()
+        };
+        // out, upper, root and two directories; the input was there.
+        assert_eq!(files.exceeded_at_end().await, None);
+        write("scratch/files/more", 0);
+        write("scratch/files/and-more", 0);
+        write("scratch/files/and-another", 0);
+        let over = files.wait_for_excess(None, &|_| {}).await;
+        assert_eq!((over.resource, over.used), (Resource::ScratchFiles, 7));
         let of_site = DirectoryLimit {
             dir: allowance.scratch.clone(),
             measure: Measure::Bytes,

@@ -7,6 +7,8 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use super::Measure;
+
 /// Interval between two walks of directories that do not grow.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval between two walks of directories that grow, and between two reads of free space. A disk
@@ -31,6 +33,15 @@ impl Room {
         bytes: u64::MAX,
         files: u64::MAX,
     };
+
+    /// Considers what one limit leaves. A file may be long and take nothing.
+    pub fn lower(&mut self, measure: Measure, left: u64) {
+        match measure {
+            Measure::Bytes => self.bytes = self.bytes.min(left),
+            Measure::Files => self.files = self.files.min(left),
+            Measure::Length => {}
+        }
+    }
 }
 
 /// The times of walks.

@@ -318,8 +318,8 @@ fn a_cache_that_cannot_be_used_fails() {
     std::os::unix::fs::chown(&theirs, Some(65534), Some(65534)).unwrap();
     for (path, words) in [
         (file, "not a directory"),
-        (open_to_all, "other users could store"),
-        (theirs, "uid 65534"),
+        (open_to_all, "(mode 777)"),
+        (theirs, "is nobody's): others could store images in it"),
     ] {
         let path = path.to_str().unwrap();
         let (code, report) = Check::new()

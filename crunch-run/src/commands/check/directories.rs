@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use bytesize::ByteSize;
 use host_state::file::create_new_private;
+use host_state::private_dir;
 use rustix::fs::{StatVfsMountFlags, statfs, statvfs};
 
 use node_cache::Limits;
@@ -32,8 +33,9 @@ struct DirectoryInfo {
     path: PathBuf,
     /// `None` if the path does not exist.
     is_dir: Option<bool>,
+    /// Why it is not used as the cache, if it exists.
+    not_private: Option<String>,
     owner: u32,
-    mode: u32,
     /// Why no file can be created.
     unwritable: Option<String>,
     read_only: bool,
@@ -63,8 +65,10 @@ impl DirectoryInfo {
         Ok(Self {
             path: path.to_owned(),
             is_dir: there.map(|_| real.is_some_and(|info| info.is_dir())),
+            not_private: private_dir::check(path)
+                .err()
+                .map(|error| error.to_string()),
             owner: info.uid(),
-            mode: info.mode(),
             unwritable: test_write(base).err().map(|error| error.to_string()),
             read_only: has(StatVfsMountFlags::RDONLY),
             no_exec: has(StatVfsMountFlags::NOEXEC),
@@ -132,14 +136,15 @@ fn evaluate_cache(info: &DirectoryInfo, limits: Limits, uid: u32, scratch: Optio
     }
     let path = info.path.display();
     // A missing directory will be created with mode 700.
-    if info.is_dir.is_some() && (info.owner != uid || info.mode & 0o022 != 0) {
+    if info.is_dir.is_some()
+        && let Some(reason) = &info.not_private
+    {
         return what.fail(
             format!(
-                "{path} belongs to uid {} with mode {:o}: other users could store images in it",
-                info.owner,
-                info.mode & 0o7777
+                "{reason} ({path} is {}'s): others could store images in it",
+                name_of(info.owner)
             ),
-            format!("chown {uid} {path} && chmod 700 {path}"),
+            format!("chown {uid} {path} && chmod 700 {path}, or name another with --cache-dir"),
         );
     }
     if let Some(kind) = info.network {
@@ -171,6 +176,12 @@ fn evaluate_cache(info: &DirectoryInfo, limits: Limits, uid: u32, scratch: Optio
         finding.push_str(&format!(", on {same} scratch"));
     }
     what.ok(finding)
+}
+
+/// Name of a user.
+fn name_of(uid: u32) -> String {
+    let user = nix::unistd::User::from_uid(uid.into()).ok().flatten();
+    user.map_or_else(|| format!("user {uid}"), |user| user.name)
 }
 
 fn evaluate_scratch(info: &DirectoryInfo) -> Finding {

@@ -1,5 +1,7 @@
 //! Directories as they should and should not be.
 
+use std::os::unix::fs::PermissionsExt;
+
 use super::*;
 use preflight::Level;
 
@@ -7,8 +9,8 @@ fn good() -> DirectoryInfo {
     DirectoryInfo {
         path: "/c".into(),
         is_dir: Some(true),
+        not_private: None,
         owner: 1,
-        mode: 0o40700,
         unwritable: None,
         read_only: false,
         no_exec: false,
@@ -36,7 +38,7 @@ fn caches() {
         (good(), Level::Ok, "the same file system"),
         (with(|f| f.device = 8), Level::Ok, "another file system"),
         (
-            with(|f| (f.is_dir, f.owner) = (None, 0)),
+            with(|f| (f.is_dir, f.not_private) = (None, Some("missing".into()))),
             Level::Ok,
             "will be made",
         ),
@@ -54,8 +56,11 @@ fn caches() {
             Level::Fail,
             "read-only",
         ),
-        (with(|f| f.owner = 2), Level::Fail, "uid 2"),
-        (with(|f| f.mode = 0o40777), Level::Fail, "mode 777"),
+        (
+            with(|f| (f.owner, f.not_private) = (0, Some("it belongs to user 0".into()))),
+            Level::Fail,
+            "it belongs to user 0 (/c is root's)",
+        ),
         (with(|f| f.network = Some("NFS")), Level::Warn, "NFS"),
         (with(|f| f.free = 1 << 30), Level::Warn, "1.0 GiB free"),
     ] {
@@ -72,7 +77,7 @@ fn scratch_directories() {
         (good(), Level::Ok, "50.0 GiB free"),
         // A world-writable directory like /tmp.
         (
-            with(|f| (f.owner, f.mode) = (0, 0o41777)),
+            with(|f| (f.owner, f.not_private) = (0, Some("mode 1777".into()))),
             Level::Ok,
             "free",
         ),
@@ -100,5 +105,16 @@ fn real_ones_are_looked_at_and_left_as_they_are() {
     let link = dir.path().join("link");
     std::os::unix::fs::symlink("/nowhere", &link).unwrap();
     assert_eq!(DirectoryInfo::of(&link).unwrap().is_dir, Some(false));
-    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
+    // What a run refuses.
+    let own = dir.path().join("own");
+    fs::create_dir(&own).unwrap();
+    fs::remove_file(&link).unwrap();
+    std::os::unix::fs::symlink(&own, &link).unwrap();
+    assert_eq!(DirectoryInfo::of(&own).unwrap().not_private, None);
+    let refused = DirectoryInfo::of(&link).unwrap().not_private.unwrap();
+    assert!(refused.contains("is no directory"), "{refused}");
+    fs::set_permissions(&own, fs::Permissions::from_mode(0o777)).unwrap();
+    let refused = DirectoryInfo::of(&own).unwrap().not_private.unwrap();
+    assert!(refused.contains("mode 777"), "{refused}");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 3);
 }

@@ -130,10 +130,14 @@ async fn unenforced(engine: &dyn Engine) -> Vec<Unenforced> {
 
 impl WorkingEngine {
     /// Sentences about limits that neither the engine nor the scheduler enforces.
-    fn lacks(&self) -> Vec<&str> {
+    fn lacks(&self, choice: EngineChoice) -> Vec<&str> {
         let lacks = self.unenforced.iter();
         let lacks = lacks.filter(|lack| lack.cover != LimitCover::Full);
-        lacks.map(|lack| lack.sentence.as_str()).collect()
+        let disk = is_service(choice).then_some(
+            "nothing limits the disk space of a container's own root and of its volumes",
+        );
+        let sentences = lacks.map(|lack| lack.sentence.as_str());
+        sentences.chain(disk).collect()
     }
 }
 
@@ -194,7 +198,7 @@ fn evaluate(wanted: EngineChoice, order: &[EngineChoice], probes: &[Probe]) -> V
                 let finding = format!("takes {} for this user", name(choice));
                 findings.push(Finding::ok(what, finding));
             }
-            let lacks = works.lacks();
+            let lacks = works.lacks(choice);
             if !lacks.is_empty() {
                 findings.push(Finding::warn(
                     format!("limits with {}", name(choice)),
@@ -283,6 +287,20 @@ mod tests {
         assert_eq!(warnings.len(), 1);
         assert_eq!(warnings[0].what, "limits with builtin");
         assert_eq!(warnings[0].finding, "no memory; no CPUs");
+    }
+
+    #[test]
+    fn a_daemon_s_disk_is_warned_of() {
+        for (choice, is_warned) in [
+            (EngineChoice::Builtin, false),
+            (EngineChoice::Docker, true),
+            (EngineChoice::Podman, true),
+        ] {
+            let findings = evaluate(choice, &[choice], &probes(&[choice]));
+            let mut warnings = findings.iter().filter(|f| f.level == Level::Warn);
+            let warns = warnings.any(|f| f.finding.contains("root and of its volumes"));
+            assert_eq!(warns, is_warned, "{findings:?}");
+        }
     }
 
     #[test]
