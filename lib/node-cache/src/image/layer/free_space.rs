@@ -88,7 +88,7 @@ enum Cause {
 impl Cause {
     fn of(size: u64, free_at_start: u64, total: u64) -> Self {
         let left = total / RESERVED_DIVISOR;
-        if size > total - left {
+        if size > (total - left).max(SMALL_IMAGE_BYTES) {
             Self::Image
         } else if free_at_start < left.saturating_add(SMALL_IMAGE_BYTES) {
             Self::FullNode
@@ -109,9 +109,11 @@ mod tests {
     fn an_image_that_fits_nowhere_is_at_fault_and_a_node_that_takes_none() {
         const GIB: u64 = 1 << 30;
         for (size, free_at_start, total, expected) in [
-            (1, 0, 0, Cause::Image),
+            // What takes no small image is no node for images.
+            (1, 0, 0, Cause::FullNode),
             (1, 0, GIB, Cause::FullNode),
-            (GIB, GIB, GIB, Cause::Image),
+            (GIB, GIB, GIB, Cause::FullNode),
+            (GIB + 1, GIB, GIB, Cause::Image),
             (1, GIB, 2 * GIB, Cause::FullNode),
             // Of a large disk that much is left to others: not even an empty file would go there.
             (1, 3 * GIB, 250 * GIB, Cause::FullNode),
