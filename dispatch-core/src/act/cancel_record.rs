@@ -45,7 +45,7 @@ enum CancelKind {
 
 impl CancelReport {
     /// A report on an executor that the site did not take away.
-    pub(super) fn lost(reason: impl Into<String>) -> Self {
+    fn lost(reason: impl Into<String>) -> Self {
         Self {
             reason: reason.into(),
             kind: CancelKind::Lost,
@@ -79,6 +79,12 @@ impl CancelReport {
             },
             CancelKind::Recorded { how } => Decision::Ended { container, how },
         }
+    }
+}
+
+impl From<&str> for CancelReport {
+    fn from(reason: &str) -> Self {
+        Self::lost(reason)
     }
 }
 
@@ -298,8 +304,9 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
         &self,
         container: ContainerUuid,
         attempt: &TokenUuid,
-        report: CancelReport,
+        report: impl Into<CancelReport>,
     ) -> TaskResult {
+        let report = report.into();
         let bare = json!({"state": "Cancelled"});
         match self.api.update(None, &container, bare).await {
             Ok(()) => self.conclude_cancel(container, attempt, report).await,

@@ -11,7 +11,6 @@ use arvados_client::{ContainerUuid, Token, TokenUuid};
 use fail_points::fail_point;
 use serde_json::json;
 
-use crate::act::cancel_record::CancelReport;
 use crate::act::crash_log::{self, OtherLogs};
 use crate::act::holder::HolderError;
 use crate::act::{TaskResult, TaskRunner};
@@ -179,8 +178,7 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
             }
             Err(HolderError::Expired) => {
                 let reason = "the attempt's token expired before the container could be unlocked";
-                let report = CancelReport::lost(reason);
-                self.cancel_with_dispatch_token(container, &attempt, report)
+                self.cancel_with_dispatch_token(container, &attempt, reason)
                     .await
             }
             Err(HolderError::Unreadable(why)) => TaskResult::failed(&container, why),
@@ -205,8 +203,7 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
             return self.lock_lost(&container, attempt, record, event).await;
         }
         let reason = "its job is gone, and the dispatch token cannot see the token that holds the lock, so the container could not go back to the queue";
-        let report = CancelReport::lost(reason);
-        self.cancel_with_dispatch_token(container, attempt, report)
+        self.cancel_with_dispatch_token(container, attempt, reason)
             .await
     }
 

@@ -21,9 +21,10 @@ use tokio_util::sync::CancellationToken;
 use crate::api::error_hint::WithHint;
 use crate::model::decision::Decision;
 use crate::model::owner::KnownOwner;
-use crate::model::resources::{Admission, Capacity};
+use crate::model::resources::Admission;
 use crate::model::world::{LockHolder, World};
 use crate::report::metrics::Metrics;
+pub use crate::report::metrics::SiteState;
 
 /// Time of the last answer of the API server or the scheduler, and the last error since then.
 #[derive(Debug, Default, Clone)]
@@ -48,23 +49,6 @@ struct HealthState {
     scheduler: Peer,
     queue: Arc<[QueueRow]>,
     site: SiteState,
-}
-
-/// What keeps containers from being started, and where they can be.
-#[derive(Debug, Default, Clone)]
-pub struct SiteState {
-    /// Total and free resources, if the scheduler is one machine.
-    pub capacity: Option<Capacity>,
-    /// Whether the circuit breaker is open, so that no container is started.
-    pub breaker_open: bool,
-    /// Number of kinds of jobs that the scheduler rejects.
-    pub rejected_kinds: usize,
-    /// Why this host cannot submit jobs, if that is so.
-    pub host_fault: Option<String>,
-    /// That the scheduler does not answer, if that is so.
-    pub outage: Option<String>,
-    /// Nodes excluded from new submissions.
-    pub excluded_nodes: Vec<String>,
 }
 
 /// A container on the status page.

@@ -17,8 +17,8 @@ use prometheus_client::registry::{Metric, Registry};
 
 use crate::model::decision::Decision;
 use crate::model::owner::Owner;
+use crate::model::resources::Capacity;
 use crate::model::world::{Job, JobListing, LockHolder, ObservedContainer, World};
-use crate::report::health::SiteState;
 use crate::report::state_durations::{StateDuration, StateDurations};
 
 /// Maximum number of values of a label that users can invent. The rest counts as [`OTHER`].
@@ -50,6 +50,23 @@ struct PartitionLabel {
 struct UserLabel {
     user: String,
     state: String,
+}
+
+/// What keeps containers from being started, and where they can be.
+#[derive(Debug, Default, Clone)]
+pub struct SiteState {
+    /// Total and free resources, if the scheduler is one machine.
+    pub capacity: Option<Capacity>,
+    /// Whether the circuit breaker is open, so that no container is started.
+    pub breaker_open: bool,
+    /// Number of kinds of jobs that the scheduler rejects.
+    pub rejected_kinds: usize,
+    /// Why this host cannot submit jobs, if that is so.
+    pub host_fault: Option<String>,
+    /// That the scheduler does not answer, if that is so.
+    pub outage: Option<String>,
+    /// Nodes excluded from new submissions.
+    pub excluded_nodes: Vec<String>,
 }
 
 /// A time as seconds since 1970.

@@ -168,8 +168,8 @@ impl RejectionState {
         }
     }
 
-    /// Logs that the class is not held back any more, if the log says that it is, and so of what was
-    /// held back with it only.
+    /// Logs that the class is not held back any more, if the log says that it is, and so of what
+    /// was held back with it only.
     fn log_resumed(&mut self, class: &JobClass) {
         let backoffs = &self.backoffs;
         let is_over = |held: &JobClass| {
