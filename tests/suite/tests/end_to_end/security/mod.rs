@@ -3,5 +3,6 @@
 mod deletion;
 mod disk_limits;
 mod permanent_failures;
+mod shared_dirs;
 mod storms;
 mod tls;
