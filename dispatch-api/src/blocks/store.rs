@@ -285,8 +285,8 @@ mod tests {
         assert!(store.open_checked(hash).unwrap().is_some());
     }
 
-    /// Two blocks that were made to have one MD5 hash, 79054025255fb1a26e4bc422aef54eb4: X. Wang and
-    /// H. Yu, "How to Break MD5 and Other Hash Functions", 2005.
+    /// Two blocks that were made to have one MD5 hash: X. Wang and H. Yu, "How to Break MD5 and
+    /// Other Hash Functions", 2005.
     const COLLISION: [&str; 2] = [
         "d131dd02c5e6eec4693d9a0698aff95c2fcab58712467eab4004583eb8fb7f89\
          55ad340609f4b30283e488832571415a085125e8f7cdc99fd91dbdf280373c5b\
