@@ -60,3 +60,19 @@ fn comments_fit_into_100_columns() {
     }
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
+
+/// The table of docs/security.md is no better than the tests that it names.
+#[test]
+fn the_tests_in_the_table_of_assets_exist() {
+    let document = suite_tests::workspace().join("docs/security.md");
+    let document = fs::read_to_string(document).unwrap();
+    let (_, table) = document.split_once("## What is protected").unwrap();
+    let (table, _) = table.split_once("\n## ").unwrap();
+    let words = table.split('`').skip(1).step_by(2);
+    let named: Vec<String> = words.map(|name| format!("fn {name}(")).collect();
+    assert!(named.len() > 20, "{named:?}");
+    let sources = all_sources();
+    let is_there = |name: &&String| sources.iter().any(|(_, text)| text.contains(*name));
+    let missing: Vec<&String> = named.iter().filter(|name| !is_there(name)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
