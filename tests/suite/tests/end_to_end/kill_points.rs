@@ -236,11 +236,12 @@ async fn a_server_that_is_killed_in_its_first_start_comes_up() {
 /// there; the attack on removal kills dispatch-local at it: `security::deletion`. At the second, a
 /// dispatcher has done nothing yet. No container runs at the others: the tests of `dispatch-api`
 /// kill it there.
-const POINTS_WITHOUT_ROUND: [&str; 10] = [
+const POINTS_WITHOUT_ROUND: [&str; 11] = [
     "trash.removing",
     "dispatcher.started",
     "api.garbage.marked",
     "api.garbage.removed",
+    "api.follow-up.before-commit",
     "api.backup.database-copied",
     "api.backup.before-rename",
     "api.backup.after-rename",
