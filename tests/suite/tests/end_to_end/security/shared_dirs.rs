@@ -87,9 +87,13 @@ fn traced(user: &str) -> Up {
     Up::start_program(program.run_as(user, script), dir, None)
 }
 
-/// The names below [`SHARED`] in a trace, but for those of the test itself.
+/// The names below [`SHARED`] in a trace, but for those of the test itself, and of the programs and
+/// their sources, which may be there.
 fn names(trace: &str, own: &TempDir) -> BTreeSet<String> {
-    let own = own.path().to_str().unwrap();
+    let programs = binary("dispatch").with_file_name("");
+    let sources = suite_tests::workspace().canonicalize().unwrap();
+    let own = [own.path(), &programs, &sources].map(|path| path.to_str().unwrap().to_owned());
+    let is_own = |path: &str| own.iter().any(|own| path.starts_with(own));
     let mut names = BTreeSet::new();
     for line in trace.lines() {
         let Some((before, arguments)) = line.split_once('(') else {
@@ -104,7 +108,7 @@ fn names(trace: &str, own: &TempDir) -> BTreeSet<String> {
                 .replace("/var/run/", "/run/")
                 .replace("/run/lock/", "/var/lock/");
             let parent = SHARED.into_iter().find(|parent| path.starts_with(parent));
-            if let Some(parent) = parent.filter(|_| !path.starts_with(own)) {
+            if let Some(parent) = parent.filter(|_| !is_own(&path)) {
                 let name = path[parent.len()..].split('/').next().unwrap();
                 names.insert(format!("{parent}{name}"));
             }
@@ -137,7 +141,7 @@ fn assert_only_known_names(user: &str) {
         "{names:?}"
     );
     let unknown: Vec<&String> = names.iter().filter(|name| !is_known(name)).collect();
-    let uses = |name: &&String| trace.lines().find(|line| line.contains(name.as_str()));
+    let uses = |name: &&String| trace.lines().rfind(|line| line.contains(name.as_str()));
     let uses: Vec<&str> = unknown.iter().filter_map(uses).collect();
     assert!(
         unknown.is_empty(),
