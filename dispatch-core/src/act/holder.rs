@@ -39,6 +39,36 @@ pub(super) enum HolderError {
 }
 
 impl<A: Api, S: Scheduler> TaskRunner<A, S> {
+    fn attempt_dir(&self, container: &ContainerUuid) -> Option<AttemptDir> {
+        let home = self.scheduler.state_dir()?;
+        Some(AttemptDir::of(home, container))
+    }
+
+    /// Records in the job directory that no job of this attempt was submitted. The next run of the
+    /// dispatcher then submits it with the same lock. Without the record, that run unlocks it.
+    pub(super) async fn record_not_submitted(&self, container: &ContainerUuid, of: &TokenUuid) {
+        let attempt = of.clone();
+        if let Some(dir) = self.attempt_dir(container)
+            && let Err(error) = dir
+                .with_timeout(move |dir| dir.withdraw_token(&attempt))
+                .await
+        {
+            tracing::debug!(%container, %error, "could not record that no job was submitted");
+        }
+    }
+
+    /// Whether an earlier run recorded that no job of this attempt was submitted.
+    pub(super) async fn was_not_submitted(
+        &self,
+        container: &ContainerUuid,
+        of: &TokenUuid,
+    ) -> bool {
+        match self.attempt_dir(container) {
+            Some(dir) => dir.was_not_submitted(of.clone()).await,
+            None => false,
+        }
+    }
+
     /// The token of the attempt: `known` if that is the one, or as the server or the job directory
     /// has it. None: neither shows it.
     pub(crate) async fn token_or_read(
@@ -52,9 +82,8 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
             None => self.attempts.read(attempt).await?,
             known => known,
         };
-        match (known, self.scheduler.state_dir()) {
-            (None, Some(home)) => {
-                let dir = AttemptDir::of(home, container);
+        match (known, self.attempt_dir(container)) {
+            (None, Some(dir)) => {
                 let secret = dir.token_of(attempt.clone()).await;
                 Ok(secret.map(|token| AttemptToken {
                     uuid: attempt.clone(),

@@ -133,6 +133,7 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
             }
             Err(error @ (SchedulerError::HostFault { .. } | SchedulerError::NotTried { .. })) => {
                 tracing::debug!(%container, %error, "submitting the job later");
+                self.record_not_submitted(&container, &token.uuid).await;
                 return TaskResult::new(Outcome::NotTried, vec![]);
             }
             Err(error) => error,

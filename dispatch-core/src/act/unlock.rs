@@ -121,6 +121,10 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
         let mut failed_node = None;
         let mut job = None;
         if reason == Reason::JobGone {
+            if self.was_not_submitted(&container, &attempt).await {
+                tracing::debug!(%container, "submitting the job of an earlier run, which was never submitted");
+                return TaskResult::new(Outcome::NeverSubmitted(token), vec![]);
+            }
             let exit = self.scheduler.job_exit(&container, &attempt).await;
             if let Some(why) = defer_reason(&exit, false) {
                 return exit_unknown(&container, &exit, why);

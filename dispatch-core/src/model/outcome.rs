@@ -23,6 +23,9 @@ pub enum Outcome {
     NotLockedTokenLive(AttemptToken),
     /// The server permanently refuses to mint a token for the lock.
     MintDenied,
+    /// The attempt of an earlier run holds the lock, and no job of it was ever submitted. It is
+    /// submitted now.
+    NeverSubmitted(AttemptToken),
     /// The scheduler accepted the job.
     Submitted,
     /// The scheduler may have accepted the job.

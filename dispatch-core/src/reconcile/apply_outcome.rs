@@ -61,6 +61,7 @@ impl Reconciler {
                 self.end_submission(&container, Phase::Submitted(now));
                 self.submits.unknown.insert(container);
             }
+            Outcome::NeverSubmitted(token) => self.set_attempt(&container, token, Phase::Locked),
             Outcome::RetryAlone => {
                 self.end_submission(&container, Phase::Locked);
                 self.limits.batcher.submit_alone(container);

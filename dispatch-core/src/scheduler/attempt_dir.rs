@@ -100,10 +100,33 @@ impl AttemptDir {
         self.path.join(job_dir::token_file_for(attempt.as_str()))
     }
 
+    /// The token file of an attempt of which no job was ever submitted.
+    fn withdrawn_token_file(&self, attempt: &TokenUuid) -> PathBuf {
+        let name = job_dir::token_file_for(attempt.as_str());
+        self.path.join(format!("{name}.not-submitted"))
+    }
+
+    /// Records that no scheduler was asked to run a job of `attempt`. Its token gets another name,
+    /// so that the record is true whatever happens: a job that came all the same would not find it.
+    pub fn withdraw_token(&self, attempt: &TokenUuid) -> io::Result<()> {
+        let renamed = fs::rename(
+            self.token_file_of(attempt),
+            self.withdrawn_token_file(attempt),
+        );
+        host_state::file::if_present(renamed).map(|_| ())
+    }
+
+    /// Whether [`Self::withdraw_token`] recorded that no job of `attempt` was submitted.
+    pub async fn was_not_submitted(&self, attempt: TokenUuid) -> bool {
+        let found = self.with_timeout(move |dir| dir.withdrawn_token_file(&attempt).try_exists());
+        found.await.unwrap_or(false)
+    }
+
     /// The token of `attempt`, if its file is there.
     pub async fn token_of(&self, attempt: TokenUuid) -> Option<Token> {
         let read = self.with_timeout(move |dir| {
-            let files = [dir.token_file_of(&attempt), dir.token_file()];
+            let withdrawn = dir.withdrawn_token_file(&attempt);
+            let files = [dir.token_file_of(&attempt), dir.token_file(), withdrawn];
             let mut tokens = files.iter().filter_map(|file| token_in(file));
             Ok(tokens.find(|token| token.uuid().as_ref() == Some(&attempt)))
         });
@@ -122,6 +145,11 @@ impl AttemptDir {
 
     /// Creates the directory for `attempt`. Its job may start at any time, or never.
     pub fn create_for(&self, attempt: &TokenUuid, credentials: &Credentials) -> io::Result<()> {
+        // A crash of the machine must not bring the record back once a job is submitted.
+        let withdrawn = fs::remove_file(self.withdrawn_token_file(attempt));
+        if host_state::file::if_present(withdrawn)?.is_some() {
+            File::open(&self.path)?.sync_all()?;
+        }
         self.create_with(&job_dir::token_file_for(attempt.as_str()), credentials)
     }
 
@@ -283,6 +311,32 @@ mod tests {
             assert_eq!(read.expose(), credentials.token.expose());
             assert!(dir.token_of(other.clone()).await.is_none());
         }
+    }
+
+    /// A job that comes all the same finds no token; the dispatcher finds it.
+    #[tokio::test]
+    async fn the_token_of_an_attempt_without_a_job_is_withdrawn_until_it_is_submitted() {
+        let home = tempfile::tempdir().unwrap();
+        let container = ContainerUuid::generate("zzzzz");
+        let dir = AttemptDir::of(home.path(), &container);
+        let [attempt, other] = [(); 2].map(|()| TokenUuid::generate("zzzzz"));
+        dir.withdraw_token(&attempt).unwrap();
+        assert!(!dir.was_not_submitted(attempt.clone()).await);
+        let credentials = Credentials::from(Token::v2(&attempt, "sesame"));
+        dir.create_for(&attempt, &credentials).unwrap();
+        assert!(!dir.was_not_submitted(attempt.clone()).await);
+        for _ in 0..2 {
+            dir.withdraw_token(&attempt).unwrap();
+            assert!(!dir.token_file_of(&attempt).exists());
+            assert!(dir.was_not_submitted(attempt.clone()).await);
+            assert!(!dir.was_not_submitted(other.clone()).await);
+            assert!(dir.token_of(attempt.clone()).await.is_some());
+            let found = [(container.clone(), attempt.clone())];
+            assert_eq!(AttemptDir::all(home.path()).await, found);
+        }
+        dir.create_for(&attempt, &credentials).unwrap();
+        assert!(dir.token_file_of(&attempt).exists());
+        assert!(!dir.was_not_submitted(attempt).await);
     }
 
     #[tokio::test]

@@ -1,6 +1,7 @@
 //! Faults of the submit command: each attempt still makes at most one job.
 
 use arvados_client::records::ContainerState;
+use suite_tests::fail_point_dir::FailPointDir;
 use suite_tests::fake_sched::{Fault, Rule};
 
 use serde_json::json;
@@ -120,9 +121,9 @@ async fn refused_in_the_words_of_an_outage(backend: Backend) {
 }
 on_every_scheduler!(refused_in_the_words_of_an_outage);
 
-/// No attempt is given up for a scheduler that was not asked.
+/// No attempt is given up for a scheduler that was not asked, also if the dispatcher is killed then.
 async fn the_scheduler_is_not_reached(backend: Backend) {
-    let fixture = running(backend).up().await;
+    let mut fixture = running(backend).up().await;
     let say = match backend.is_slurm() {
         true => {
             "sbatch: error: Batch job submission failed: \
@@ -149,7 +150,13 @@ async fn the_scheduler_is_not_reached(backend: Backend) {
     fixture
         .wait_for("further submissions", is_tried_again)
         .await;
+    let points = FailPointDir::of(&fixture.stack.points_dir());
+    points.arm("dispatcher.before-submit", 1);
+    let is_killed = || !points.killed().is_empty();
+    fixture.wait_for("the dispatcher's end", is_killed).await;
+    fixture.stack.dispatcher.kill();
     fixture.fake.faults([]);
+    fixture.stack.dispatcher.start();
     fixture.complete(&container, 1).await;
 }
 on_every_scheduler!(the_scheduler_is_not_reached);

@@ -147,6 +147,30 @@ fn an_attempt_without_its_token_waits_for_it_or_for_the_answer_that_it_cannot_be
     }
 }
 
+/// Two listings lack its job, and the job directory says that none was submitted.
+#[test]
+fn an_attempt_that_was_never_submitted_is_submitted_with_the_lock_that_it_has() {
+    let mut reconciler = restarted(&[]);
+    reconciler.apply_left_over(vec![(container(), token(1))]);
+    poll(&mut reconciler, after(2), "Locked", Some(&token(1)));
+    reconciler.tokens_to_read(after(2), 10);
+    let read = Some(with_secret(token(1)));
+    reconciler.apply_read_token(after(2), container(), token(1), read, true);
+    list(&mut reconciler, after(3), &[]);
+    assert!(decide(&mut reconciler, after(3)).is_empty());
+    list(&mut reconciler, after(4), &[]);
+    poll(&mut reconciler, after(5), "Locked", Some(&token(1)));
+    let tasks = decide(&mut reconciler, after(6));
+    assert!(matches!(tasks.as_slice(), [Task::Unlock(_)]), "{tasks:?}");
+    let never = Outcome::NeverSubmitted(with_secret(token(1)));
+    reconciler.apply_outcome(after(6), container(), never, Feedback::default());
+    let tasks = decide(&mut reconciler, after(7));
+    let [Task::Submit(submissions)] = tasks.as_slice() else {
+        panic!("{tasks:?}");
+    };
+    assert_eq!(submissions[0].token.uuid, token(1));
+}
+
 /// The job ended while no dispatcher ran, and the server shows no token.
 #[test]
 fn a_job_directory_names_the_attempt_of_a_job_that_is_gone() {
