@@ -14,7 +14,7 @@ use crate::collection::replace_files::{Replacements, Sources};
 use crate::collection::replace_segments::Repacking;
 use crate::collection::store;
 use crate::container::image::is_pdh;
-use crate::db::trash;
+use crate::db::{rows, trash};
 use crate::error::{ApiError, Result};
 use crate::limits::MAX_BODY_BYTES;
 use crate::record::Record;
@@ -163,8 +163,8 @@ fn write_update(
     let attributes = attributes.clone();
     call.write(move |tx| {
         if let Some(pdh) = based_on {
-            let old = permission::require_readable(tx.conn, &COLLECTIONS, &caller, &uuid)?;
-            if old.text("portable_data_hash") != pdh {
+            let old = permission::find_brief(tx.conn, &COLLECTIONS, &caller, &uuid)?;
+            if old.is_some_and(|old| old.text("portable_data_hash") != pdh) {
                 return Ok(None);
             }
         }
@@ -258,10 +258,13 @@ fn replace_files(
 }
 
 fn readable_by_pdh(call: &Call, pdh: &str, include_trash: bool) -> Result<Record> {
-    let readers = &call.app.readers;
-    readers
-        .read(|connection| store::find_by_pdh(connection, &call.caller, pdh, include_trash))?
-        .ok_or_else(|| ApiError::NotFound("not found".into()))
+    let found = call.app.readers.read(|connection| {
+        let found = store::find_by_pdh(connection, &call.caller, pdh, include_trash)?;
+        found.map_or(Ok(None), |uuid| {
+            rows::fetch(connection, &COLLECTIONS, &uuid)
+        })
+    })?;
+    found.ok_or_else(|| ApiError::NotFound("not found".into()))
 }
 
 /// A collection by content hash. The caller may not learn which collection has this content, so

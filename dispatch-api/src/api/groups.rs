@@ -4,7 +4,6 @@ use super::call::{Call, Reply};
 use super::resource::{change, get, list, write};
 use super::route::Route;
 use crate::auth::{Caller, permission};
-use crate::db::rows;
 use crate::db::trash;
 use crate::error::{ApiError, Result};
 use crate::project;
@@ -80,8 +79,8 @@ fn normalise_trash(caller: &Caller, now: &str, old: &Record, new: &mut Record) -
 /// again.
 fn check_empty(tx: &Tx<'_>, uuid: &str) -> Result<()> {
     for resource in [&COLLECTIONS, &CONTAINER_REQUESTS, &GROUPS, &WORKFLOWS] {
-        let owned = rows::find(tx.conn, resource, "owner_uuid = ?1 LIMIT 1", &[&uuid])?;
-        if !owned.is_empty() {
+        let owned = format!("SELECT 1 FROM {} WHERE owner_uuid = ?1", resource.table);
+        if tx.conn.prepare_cached(&owned)?.exists([uuid])? {
             return Err(ApiError::invalid(format!(
                 "The group is not empty: it owns {}; move or delete them first",
                 resource.table

@@ -76,7 +76,7 @@ fn check_ends(tx: &Tx<'_>, caller: &Caller, old: &Record, new: &Record) -> Resul
     for end in ends.iter().filter(|end| old.get(end) != new.get(end)) {
         let uuid = new.text(end);
         if let Some(resource) = schema::by_uuid(uuid)
-            && permission::find_readable(tx.conn, resource, caller, uuid)?.is_none()
+            && permission::find_brief(tx.conn, resource, caller, uuid)?.is_none()
         {
             return Err(ApiError::invalid(format!("{end} '{uuid}' not found")));
         }
@@ -113,4 +113,48 @@ fn update(call: &Call, uuid: &str) -> Result<Reply> {
         permission_link::delete_overlapping(tx, caller, &new)?;
         tx.update(&LINKS, caller, &old, new)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::auth::Identity;
+    use crate::schema::COLLECTIONS;
+    use crate::store::cluster_config::ClusterConfig;
+
+    const IMAGE: &str = "local-4zz18-imageimageimage";
+    const PDH: &str = "fb7792b6596fd12502dd132c0aba0568+40";
+
+    /// Reading it would take all other writes as long as it is large: here it cannot be read.
+    #[test]
+    fn the_manifest_of_an_image_is_not_read_for_its_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let connection = crate::db::open(&dir.path().join("state.db")).unwrap();
+        let config = ClusterConfig::for_tests();
+        let tx = Tx::new(&connection, &config);
+        let user = Arc::new(Identity {
+            user_uuid: "local-tpzed-useruseruseruse".into(),
+            ..Identity::default()
+        });
+        let image = Record::new()
+            .with("uuid", IMAGE)
+            .with("current_version_uuid", IMAGE)
+            .with("portable_data_hash", PDH);
+        tx.create(&COLLECTIONS, &user, image).unwrap();
+        let damage = "UPDATE collections SET manifest_text = CAST(x'ff' AS TEXT)";
+        connection.execute(damage, []).unwrap();
+
+        let mut link = Record::new()
+            .with("link_class", "docker_image_repo+tag")
+            .with("name", "busybox:latest")
+            .with("head_uuid", IMAGE);
+        check_ends(&tx, &user, &Record::new(), &link).unwrap();
+        image::pin(&tx, &Record::new(), &mut link).unwrap();
+        assert_eq!(link.text("head_pdh"), PDH);
+        tx.create(&LINKS, &user, link).unwrap();
+        assert_eq!(image::resolve(&tx, &user, "busybox").unwrap(), PDH);
+        assert_eq!(image::resolve(&tx, &user, PDH).unwrap(), PDH);
+    }
 }

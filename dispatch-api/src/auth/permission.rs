@@ -7,7 +7,7 @@ use serde_json::json;
 use super::graph::{Graph, Level, Uuid};
 use super::identity::Identity;
 use super::reach::Reach;
-pub use super::readable::{find_readable, places_of_content, restrict_to_readable};
+pub use super::readable::{find_brief, find_readable, places_of_content, restrict_to_readable};
 use crate::clock;
 use crate::db::filter::Clause;
 use crate::db::rows;
@@ -188,11 +188,15 @@ pub fn require_linkable(connection: &Connection, caller: &Identity, link: &Recor
         ApiError::invalid(format!("Head uuid '{uuid}' of a permission is no record"))
     })?;
     let is_own = link.text("owner_uuid") == caller.user_uuid && !link.uuid().is_empty();
-    if is_own && rows::fetch(connection, resource, uuid)?.is_none() {
+    if is_own && rows::fetch_brief(connection, resource, uuid)?.is_none() {
         return Ok(());
     }
-    let head = require_readable(connection, resource, caller, uuid)?;
-    require_manageable(connection, caller, &head)
+    let head = find_brief(connection, resource, caller, uuid)?;
+    require_manageable(
+        connection,
+        caller,
+        &head.ok_or_else(ApiError::path_not_found)?,
+    )
 }
 
 /// Rejects a log entry about an object that the caller may not read, and one with a server's event
@@ -205,7 +209,7 @@ pub fn require_loggable(connection: &Connection, caller: &Identity, entry: &Reco
         return Ok(());
     }
     let object = match schema::by_uuid(uuid) {
-        Some(resource) => find_readable(connection, resource, caller, uuid)?,
+        Some(resource) => find_brief(connection, resource, caller, uuid)?,
         None => None,
     };
     let object = object.ok_or_else(|| lacks("can_read", uuid))?;
@@ -221,7 +225,7 @@ pub fn may_receive(connection: &Connection, caller: &Identity, object_uuid: &str
         return Ok(true);
     }
     match schema::by_uuid(object_uuid) {
-        Some(resource) => Ok(find_readable(connection, resource, caller, object_uuid)?.is_some()),
+        Some(resource) => Ok(find_brief(connection, resource, caller, object_uuid)?.is_some()),
         None => Ok(false),
     }
 }

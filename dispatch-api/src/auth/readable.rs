@@ -126,15 +126,36 @@ pub fn find_readable(
     caller: &Identity,
     uuid: &str,
 ) -> Result<Option<Record>> {
-    let Some(record) = rows::fetch(connection, resource, uuid)? else {
-        return Ok(None);
-    };
-    let may_read = may_read(connection, resource, caller, &record)?;
-    Ok(may_read.then_some(record))
+    let found = rows::fetch(connection, resource, uuid)?;
+    if_readable(connection, resource, caller, found)
 }
 
-/// Whether [`restrict_to_readable`] leaves this record. That finds all which the caller reaches;
-/// this takes as long for one who reaches much as for others.
+/// Like [`find_readable`], but with the attributes of [`rows::fetch_brief`] alone.
+pub fn find_brief(
+    connection: &Connection,
+    resource: &Resource,
+    caller: &Identity,
+    uuid: &str,
+) -> Result<Option<Record>> {
+    let found = rows::fetch_brief(connection, resource, uuid)?;
+    if_readable(connection, resource, caller, found)
+}
+
+fn if_readable(
+    connection: &Connection,
+    resource: &Resource,
+    caller: &Identity,
+    found: Option<Record>,
+) -> Result<Option<Record>> {
+    match found {
+        Some(record) if may_read(connection, resource, caller, &record)? => Ok(Some(record)),
+        _ => Ok(None),
+    }
+}
+
+/// Whether [`restrict_to_readable`] leaves this record, which may have the attributes of
+/// [`rows::fetch_brief`] alone. That finds all which the caller reaches; this takes as long for one
+/// who reaches much as for others.
 fn may_read(
     connection: &Connection,
     resource: &Resource,
@@ -260,7 +281,7 @@ fn is_linked(connection: &Connection, reach: &Reach, head: &str) -> Result<bool>
     let owned = ["collections", "container_requests", "workflows"];
     match schema::by_uuid(head).filter(|resource| owned.contains(&resource.table)) {
         Some(resource) => {
-            let record = rows::fetch(connection, resource, head)?;
+            let record = rows::fetch_brief(connection, resource, head)?;
             Ok(record.is_some_and(|record| reach.has_record(&record)))
         }
         None => Ok(false),

@@ -191,13 +191,13 @@ fn copies_sql(place: &str, include_trash: bool, limit: i64) -> String {
     )
 }
 
-/// The newest collection with this content that the caller may read.
+/// The uuid of the newest collection with this content that the caller may read.
 pub fn find_by_pdh(
     connection: &Connection,
     caller: &Caller,
     pdh: &str,
     include_trash: bool,
-) -> Result<Option<Record>> {
+) -> Result<Option<String>> {
     let now = clock::now();
     let mut newest = None;
     for (place, value, limit) in permission::places_of_content(connection, caller, pdh)? {
@@ -215,10 +215,7 @@ pub fn find_by_pdh(
             break;
         }
     }
-    match newest {
-        Some((_, _, _, uuid)) => rows::fetch(connection, &COLLECTIONS, &uuid),
-        None => Ok(None),
-    }
+    Ok(newest.map(|(_, _, _, uuid)| uuid))
 }
 
 /// A collection with this content and any owner; only for the server's own copies. None has an

@@ -171,7 +171,7 @@ fn resolve_collection(
 ) -> Result<String> {
     let not_found = || ApiError::invalid(format!("cannot mount collection \"{uuid}\": not found"));
     let collection =
-        permission::find_readable(tx.conn, &COLLECTIONS, caller, uuid)?.ok_or_else(not_found)?;
+        permission::find_brief(tx.conn, &COLLECTIONS, caller, uuid)?.ok_or_else(not_found)?;
     if trash::is_in_trash(tx.conn, &collection, &tx.now)? {
         return Err(not_found());
     }

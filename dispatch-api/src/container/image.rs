@@ -74,7 +74,7 @@ pub fn pin(tx: &Tx<'_>, old: &Record, link: &mut Record) -> Result<()> {
     if means(old) != means(link) {
         let is_image = LINK_CLASSES.contains(&link.text("link_class"));
         let head = match is_image {
-            true => tx.fetch(&COLLECTIONS, link.text("head_uuid"))?,
+            true => rows::fetch_brief(tx.conn, &COLLECTIONS, link.text("head_uuid"))?,
             false => None,
         };
         let pdh = head.map(|head| head.get("portable_data_hash").clone());
@@ -142,7 +142,7 @@ fn pdh_of_link(tx: &Tx<'_>, caller: &Caller, link: &Record) -> Result<Meaning> {
     if is_pdh(head) {
         return of_content(head, Meaning::Nothing);
     }
-    let found = permission::find_readable(tx.conn, &COLLECTIONS, caller, head)?;
+    let found = permission::find_brief(tx.conn, &COLLECTIONS, caller, head)?;
     let Some(found) = found else {
         return Ok(Meaning::Nothing);
     };

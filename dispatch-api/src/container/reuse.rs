@@ -97,7 +97,7 @@ pub fn find_reusable(tx: &Tx<'_>, caller: &Caller, new: &Record) -> Result<Optio
         let log = container.text("log");
         // A result that the caller cannot read is not reused. The log of a readable container is
         // readable by way of its request, under another hash.
-        let reads_log = permission::find_readable(tx.conn, &CONTAINERS, caller, container.uuid())?
+        let reads_log = permission::find_brief(tx.conn, &CONTAINERS, caller, container.uuid())?
             .is_some()
             || store::find_by_pdh(tx.conn, caller, log, true)?.is_some();
         if reads_log && store::find_by_pdh(tx.conn, caller, output, false)?.is_some() {

@@ -82,9 +82,20 @@ pub fn find_up_to(
     max_bytes: usize,
 ) -> Result<Vec<Record>> {
     let attrs: Vec<&Attr> = resource.stored_attrs().collect();
+    select(connection, resource, &attrs, clause, params, max_bytes)
+}
+
+fn select(
+    connection: &Connection,
+    resource: &Resource,
+    attrs: &[&Attr],
+    clause: &str,
+    params: &[&dyn ToSql],
+    max_bytes: usize,
+) -> Result<Vec<Record>> {
     let sql = format!(
         "SELECT {} FROM {} WHERE {clause}",
-        columns(&attrs),
+        columns(attrs),
         resource.table
     );
     let mut statement = connection.prepare_cached(&sql)?;
@@ -94,9 +105,9 @@ pub fn find_up_to(
         && let Some(row) = rows.next()?
     {
         if max_bytes < usize::MAX {
-            bytes += row_bytes(row, &attrs);
+            bytes += row_bytes(row, attrs);
         }
-        found.push(read_row(row, &attrs)?);
+        found.push(read_row(row, attrs)?);
     }
     Ok(found)
 }
@@ -118,6 +129,33 @@ pub fn row_bytes(row: &Row<'_>, attrs: &[&Attr]) -> usize {
 
 pub fn fetch(connection: &Connection, resource: &Resource, uuid: &str) -> Result<Option<Record>> {
     Ok(find(connection, resource, "uuid = ?1", &[&uuid])?.pop())
+}
+
+/// Whether an attribute is short however large the record is. Permissions, the trash and the
+/// content of a collection are decided by these.
+fn is_brief(attr: &&'static Attr) -> bool {
+    let others = ["link_class", "is_trashed", "trash_at", "portable_data_hash"];
+    attr.name.ends_with("uuid") || others.contains(&attr.name)
+}
+
+/// Like [`fetch`], but with the short attributes alone: a manifest may have 64 MiB, and what reads
+/// it in the writer holds up all other writes.
+pub fn fetch_brief(
+    connection: &Connection,
+    resource: &Resource,
+    uuid: &str,
+) -> Result<Option<Record>> {
+    let attrs: Vec<&Attr> = resource.stored_attrs().filter(is_brief).collect();
+    let by_uuid: [&dyn ToSql; 1] = [&uuid];
+    let found = select(
+        connection,
+        resource,
+        &attrs,
+        "uuid = ?1",
+        &by_uuid,
+        usize::MAX,
+    )?;
+    Ok(found.into_iter().next())
 }
 
 /// Inserts a record and returns it with the defaults of the layout. Only JSON that was given is not
