@@ -151,6 +151,14 @@ fn fsck_text(report: &FsckReport) -> String {
         report.damage.bad_blocks.len(),
         report.damage.damaged_collections.len()
     );
+    if report.blocks_without_sha256 > 0 {
+        let _ = writeln!(
+            text,
+            "{} of the blocks have no SHA-256 to compare, only their MD5: the file system keeps no \
+             attributes, or they were stored or copied without",
+            report.blocks_without_sha256
+        );
+    }
     text
 }
 

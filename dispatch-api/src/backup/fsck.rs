@@ -33,6 +33,8 @@ pub struct FsckReport {
     pub blocks: u64,
     /// Size of those of them that are good.
     pub bytes: u64,
+    /// Number of those of them whose SHA-256 was not kept: their MD5 alone can be compared.
+    pub blocks_without_sha256: u64,
     /// What SQLite finds wrong with the database.
     pub database_errors: Vec<String>,
     #[serde(flatten)]
@@ -68,7 +70,7 @@ pub fn fsck(dir: &Path, depth: Depth) -> Result<FsckReport> {
     let blocks = snapshot::blocks(&connection).map_err(failed(&path))?;
     let store = BlockStore::for_reading(files.blocks());
     let mut bad = HashMap::new();
-    let (mut bytes, mut told) = (0, Instant::now());
+    let (mut bytes, mut blocks_without_sha256, mut told) = (0, 0, Instant::now());
     for (number, &hash) in blocks.iter().enumerate() {
         if told.elapsed() >= PROGRESS_INTERVAL {
             info!(
@@ -85,6 +87,7 @@ pub fn fsck(dir: &Path, depth: Depth) -> Result<FsckReport> {
         };
         if let Ok(Verified::Whole(size)) = found {
             bytes += size;
+            blocks_without_sha256 += u64::from(!store.has_sha256(hash));
         }
         bad.extend(Damage::of(found).map(|damage| (hash, damage)));
     }
@@ -100,6 +103,7 @@ pub fn fsck(dir: &Path, depth: Depth) -> Result<FsckReport> {
         collections: collections.unsigned_abs(),
         blocks: blocks.len() as u64,
         bytes,
+        blocks_without_sha256,
         database_errors,
         damage,
     })

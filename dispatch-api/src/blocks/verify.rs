@@ -62,6 +62,12 @@ impl BlockStore {
         Ok(Verified::of(size, found, hash))
     }
 
+    /// Whether the SHA-256 of a block's content was kept when it was stored.
+    pub fn has_sha256(&self, hash: BlockHash) -> bool {
+        let file = File::open(self.path(&hash.to_string()));
+        file.is_ok_and(|file| stored_sha256(&file).is_some())
+    }
+
     /// The size of a block; its content is not read.
     pub fn look_up(&self, hash: BlockHash) -> io::Result<Verified<u64>> {
         let found = if_present(fs::metadata(self.path(&hash.to_string())))?;
