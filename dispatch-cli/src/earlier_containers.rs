@@ -47,13 +47,13 @@ async fn read(client: &Client, job: &Job, log: &str) -> Result<Vec<String>, CliE
         .map(|uuid| uuid.as_str());
     let mut all = Vec::new();
     let entries = tree.list("").unwrap_or_default();
-    for entry in entries.iter().take(MAX_CONTAINERS) {
-        let container = entry.name.strip_prefix(OF_CONTAINER);
+    for dir in entries.into_keys().take(MAX_CONTAINERS) {
+        let container = dir.strip_prefix(OF_CONTAINER);
         let Some(container) = container.filter(|uuid| Some(*uuid) != newest) else {
             continue;
         };
         let text = async |file: &str| {
-            let path = format!("{}/{file}", entry.name);
+            let path = format!("{dir}/{file}");
             let bytes = saved_log::read_file(&keep, &tree, &path, MAX_FILE).await;
             String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned()
         };

@@ -52,8 +52,8 @@ fn of_container(job: &Job, tree: FileTree) -> Option<FileTree> {
     let earlier = tree
         .list("")
         .unwrap_or_default()
-        .iter()
-        .any(|entry| entry.name.starts_with(OF_CONTAINER));
+        .keys()
+        .any(|name| name.starts_with(OF_CONTAINER));
     match &job.request.container_uuid {
         Some(container) if earlier => tree.subtree(&format!("{OF_CONTAINER}{container}")).ok(),
         _ => Some(tree),
@@ -69,11 +69,9 @@ pub async fn names(client: &Client, job: &Job) -> Result<Vec<String>, CliError> 
         return Ok(Vec::new());
     };
     let entries = tree.list("").unwrap_or_default();
-    Ok(entries
-        .iter()
-        .filter(|entry| matches!(entry.kind, EntryKind::File { .. }))
-        .map(|entry| entry.name.to_owned())
-        .collect())
+    let is_file = |kind: &EntryKind| matches!(kind, EntryKind::File { .. });
+    let files = entries.iter().filter(|(_, kind)| is_file(kind));
+    Ok(files.map(|(name, _)| (*name).to_owned()).collect())
 }
 
 /// Reads a small file of the log. `None` if it does not exist or is too large.

@@ -68,10 +68,8 @@ impl ImageFile {
             .list("")
             .unwrap_or_default()
             .into_iter()
-            .filter_map(|entry| match entry.kind {
-                EntryKind::File { size } if entry.name.ends_with(".tar") => {
-                    Some((entry.name.to_owned(), size))
-                }
+            .filter_map(|(name, kind)| match kind {
+                EntryKind::File { size } if name.ends_with(".tar") => Some((name.to_owned(), size)),
                 _ => None,
             })
             .collect();

@@ -69,12 +69,12 @@ impl Listing<'_> {
         let Some(below) = depth.checked_sub(1) else {
             return;
         };
-        for entry in self.tree.list(path).unwrap_or_default() {
+        for (name, kind) in self.tree.list(path).unwrap_or_default() {
             let path = match path {
-                "" => entry.name.to_owned(),
-                path => format!("{path}/{}", entry.name),
+                "" => name.to_owned(),
+                path => format!("{path}/{name}"),
             };
-            self.add(&path, entry.kind, below);
+            self.add(&path, kind, below);
         }
     }
 

@@ -12,8 +12,8 @@ pub fn check(text: &str) {
         Manifest::parse(&manifest.to_string()).as_ref(),
         Ok(&manifest)
     );
-    let once = manifest.normalised();
-    assert_eq!(once.normalised(), once);
+    let once = manifest.tree().to_manifest();
+    assert_eq!(once.tree().to_manifest(), once);
     assert_eq!(once.total_size(), manifest.total_size());
     for file in manifest.files() {
         let parts = file.path.split('/');

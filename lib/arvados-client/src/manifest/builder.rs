@@ -1,11 +1,8 @@
 //! Builds a manifest from files, trees and other manifests.
 
-use std::sync::Arc;
-
 use super::error::{ManifestError, Problem};
 use super::tree::{Extent, FileTree};
 use super::{Manifest, path};
-use crate::locator::Locator;
 
 /// Collects files for a normalised [`Manifest`].
 #[derive(Debug, Clone, Default)]
@@ -42,23 +39,6 @@ impl ManifestBuilder {
         Ok(self)
     }
 
-    /// Adds a file that is exactly one block.
-    pub fn add_block(
-        &mut self,
-        path: &str,
-        locator: Arc<Locator>,
-    ) -> Result<&mut Self, ManifestError> {
-        let len = locator.size;
-        self.add_file(
-            path,
-            [Extent {
-                locator,
-                offset: 0,
-                len,
-            }],
-        )
-    }
-
     /// Adds an empty file `.keep` to an empty directory, except to the root.
     pub fn add_dir_placeholder(&mut self, dir: &str) -> Result<&mut Self, ManifestError> {
         let dir = path::clean(dir)?;
@@ -74,27 +54,15 @@ impl ManifestBuilder {
         Ok(self)
     }
 
-    /// Adds everything of `manifest` below the directory `at`.
-    pub fn add_manifest(
-        &mut self,
-        at: &str,
-        manifest: &Manifest,
-    ) -> Result<&mut Self, ManifestError> {
-        self.add_tree(at, &manifest.tree())
-    }
-
     /// Adds everything of `tree` below the directory `at`.
     pub fn add_tree(&mut self, at: &str, tree: &FileTree) -> Result<&mut Self, ManifestError> {
         let at = path::clean(at)?;
-        let below = |path: &str| match at.as_str() {
-            "" => path.to_owned(),
-            at => format!("{at}/{path}"),
-        };
         for dir in tree.directories() {
-            self.tree.add_directory(&below(dir))?;
+            self.tree.add_directory(&path::below(&at, dir))?;
         }
         for (path, extents) in tree.files() {
-            self.tree.append(&below(&path), extents.iter().cloned())?;
+            let path = path::below(&at, &path);
+            self.tree.append(&path, extents.iter().cloned())?;
         }
         Ok(self)
     }
@@ -117,14 +85,14 @@ impl Manifest {
     ) -> Result<Manifest, ManifestError> {
         let mut builder = ManifestBuilder::new();
         for manifest in manifests {
-            builder.add_manifest(".", manifest)?;
+            builder.add_tree(".", &manifest.tree())?;
         }
         Ok(builder.build())
     }
 }
 
 /// The clean form of the path of a file.
-pub(crate) fn file_path(path: &str) -> Result<String, ManifestError> {
+fn file_path(path: &str) -> Result<String, ManifestError> {
     let clean = path::clean(path)?;
     if clean.is_empty() || path.ends_with('/') {
         return Err(ManifestError::Path {

@@ -2,6 +2,7 @@
 //! memory that a parsed manifest takes.
 
 use super::escape::unescape;
+use super::path;
 
 /// The path of each segment, from the root of the collection; a file of several segments comes
 /// several times. What cannot be read is left out.
@@ -23,8 +24,7 @@ pub fn file_paths(text: &str) -> impl Iterator<Item = String> {
             if name == "." || name == "\\056" {
                 return None;
             }
-            let separator = if dir.is_empty() { "" } else { "/" };
-            let path = format!("{dir}{separator}{name}");
+            let path = path::below(dir, name);
             unescape(&path).ok().map(|path| path.into_owned())
         })
     })

@@ -32,9 +32,9 @@ use crate::locator::Locator;
 pub use builder::ManifestBuilder;
 pub use error::{ManifestError, Problem};
 pub use file_paths::file_paths;
-pub use pdh::{portable_data_hash, portable_text};
+pub use pdh::portable_data_hash;
 pub use shared_path::{PathSharer, SharedPath};
-pub use tree::{DirEntry, Entry, EntryKind, Extent, FileEntry, FileTree};
+pub use tree::{Entry, EntryKind, Extent, FileEntry, FileTree};
 
 /// The content of a collection. Every value is consistent: segments lie inside their streams, names
 /// are valid, and no path is both a file and a directory.
@@ -45,21 +45,24 @@ pub struct Manifest {
 
 /// One line of a manifest.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stream {
+struct Stream {
+    /// `.` or `./some/directory`.
     name: String,
+    /// The blocks whose concatenation the segments refer to.
     blocks: Vec<Arc<Locator>>,
+    /// In the order of the text.
     segments: Vec<Segment>,
 }
 
 /// A range of a stream that belongs to a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Segment {
+struct Segment {
     /// First byte, counted from the beginning of the stream.
-    pub position: u64,
+    position: u64,
     /// Number of bytes.
-    pub length: u64,
+    length: u64,
     /// The file, relative to the stream; `.` (always with length 0) marks an empty directory.
-    pub name: String,
+    name: String,
 }
 
 impl Segment {
@@ -68,29 +71,7 @@ impl Segment {
     }
 }
 
-impl Stream {
-    /// `.` or `./some/directory`.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// The blocks whose concatenation the segments refer to.
-    pub fn blocks(&self) -> &[Arc<Locator>] {
-        &self.blocks
-    }
-
-    /// The segments, in the order of the text.
-    pub fn segments(&self) -> &[Segment] {
-        &self.segments
-    }
-}
-
 impl Manifest {
-    /// The lines, in the order of the text.
-    pub fn streams(&self) -> &[Stream] {
-        &self.streams
-    }
-
     /// Whether the collection is empty.
     pub fn is_empty(&self) -> bool {
         self.streams.is_empty()
@@ -132,34 +113,14 @@ impl Manifest {
     /// Replaces the hints of every locator by those of the locator that `f` returns. Hash and size
     /// do not change.
     pub fn map_locators(&self, mut f: impl FnMut(&Locator) -> Locator) -> Manifest {
-        let same: Result<_, std::convert::Infallible> = self.try_map_locators(|l| Ok(f(l)));
-        match same {
-            Ok(manifest) => manifest,
-            Err(never) => match never {},
-        }
-    }
-
-    /// [`map_locators`](Self::map_locators) that stops at the first failure.
-    pub fn try_map_locators<E>(
-        &self,
-        mut f: impl FnMut(&Locator) -> Result<Locator, E>,
-    ) -> Result<Manifest, E> {
-        let mut streams = Vec::with_capacity(self.streams.len());
-        for stream in &self.streams {
-            let mut blocks = Vec::with_capacity(stream.blocks.len());
-            for block in &stream.blocks {
-                blocks.push(Arc::new(Locator {
-                    hints: f(block)?.hints,
-                    ..block.stripped()
-                }));
-            }
-            streams.push(Stream {
-                name: stream.name.clone(),
-                blocks,
-                segments: stream.segments.clone(),
+        let mut mapped = self.clone();
+        for block in mapped.streams.iter_mut().flat_map(|s| &mut s.blocks) {
+            *block = Arc::new(Locator {
+                hints: f(block).hints,
+                ..block.stripped()
             });
         }
-        Ok(Manifest { streams })
+        mapped
     }
 
     /// The manifest without hints, as hashed for the portable data hash.

@@ -5,9 +5,14 @@ use super::error::{ManifestError, Problem};
 
 /// The path of `name` in the stream `stream` (`.` or `./dir`).
 pub(super) fn join(stream: &str, name: &str) -> String {
-    match stream.strip_prefix("./") {
-        Some(dir) => format!("{dir}/{name}"),
-        None => name.to_owned(),
+    below(stream.strip_prefix("./").unwrap_or_default(), name)
+}
+
+/// The path of `name` in the directory `dir`.
+pub(super) fn below(dir: &str, name: &str) -> String {
+    match dir {
+        "" => name.to_owned(),
+        dir => format!("{dir}/{name}"),
     }
 }
 

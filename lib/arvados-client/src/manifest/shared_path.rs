@@ -6,6 +6,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::path;
+
 /// A relative path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SharedPath {
@@ -30,7 +32,7 @@ impl SharedPath {
 
     /// A path whose directory is shared with nothing.
     pub fn whole(path: &str) -> Self {
-        let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let (dir, name) = path::split(path);
         Self::new(&dir.into(), name)
     }
 }
@@ -45,7 +47,7 @@ pub struct PathSharer {
 impl PathSharer {
     /// The path, and the bytes of its directory if it is another than before.
     pub fn share(&mut self, path: &str) -> (SharedPath, usize) {
-        let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let (dir, name) = path::split(path);
         let is_other = *dir != *self.dir;
         if is_other {
             self.dir = dir.into();
@@ -57,10 +59,7 @@ impl PathSharer {
 
 impl fmt::Display for SharedPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &*self.dir {
-            "" => f.write_str(&self.name),
-            dir => write!(f, "{dir}/{}", self.name),
-        }
+        f.write_str(&path::below(&self.dir, &self.name))
     }
 }
 

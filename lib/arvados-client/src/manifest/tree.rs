@@ -44,15 +44,6 @@ pub enum Entry<'a> {
     Directory,
 }
 
-/// One line of a directory listing.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DirEntry<'a> {
-    /// Last part of the path.
-    pub name: &'a str,
-    /// File or directory.
-    pub kind: EntryKind,
-}
-
 /// Kind of a directory entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EntryKind {
@@ -104,28 +95,21 @@ impl Manifest {
 
     /// Every file with its extents, sorted by directory, then name.
     pub fn files(&self) -> impl Iterator<Item = FileEntry> + use<> {
-        self.tree().into_files()
-    }
-
-    /// The directory or file at `path` as a manifest: the content of the directory, or the one
-    /// file, at the root.
-    pub fn subtree(&self, path: &str) -> Result<Manifest, ManifestError> {
-        self.tree().subtree(path).map(|tree| tree.to_manifest())
-    }
-
-    /// The same content in normal form: streams and files sorted, one stream per directory, every
-    /// block once per stream and only where needed, adjacent segments joined.
-    pub fn normalised(&self) -> Manifest {
-        self.tree().to_manifest()
+        self.tree().dirs.into_iter().flat_map(|(dir, files)| {
+            files.into_iter().map(move |(name, extents)| FileEntry {
+                path: path::below(&dir, &name),
+                extents,
+            })
+        })
     }
 }
 
 impl FileTree {
     pub(super) fn of(manifest: &Manifest) -> Self {
         let mut tree = Self::default();
-        for stream in manifest.streams() {
-            let layout = Layout::of(stream.blocks());
-            for segment in stream.segments() {
+        for stream in &manifest.streams {
+            let layout = Layout::of(&stream.blocks);
+            for segment in &stream.segments {
                 if segment.is_directory_marker() {
                     let marked = path::join(&stream.name, ".");
                     tree.dirs
@@ -188,16 +172,12 @@ impl FileTree {
 
     /// The directories below `dir`, with their files; `dir` itself not included.
     fn below(&self, dir: &str) -> impl Iterator<Item = (&str, &Files)> {
-        let prefix = if dir.is_empty() {
-            String::new()
-        } else {
-            format!("{dir}/")
+        let prefix = match dir {
+            "" => String::new(),
+            dir => format!("{dir}/"),
         };
-        let from = if dir.is_empty() {
-            Bound::Excluded(prefix.clone()) // everything but the root
-        } else {
-            Bound::Included(prefix.clone())
-        };
+        // Of the root everything but itself.
+        let from = Bound::Excluded(prefix.clone());
         self.dirs
             .range::<String, _>((from, Bound::Unbounded))
             .map(|(dir, files)| (dir.as_str(), files))
@@ -217,9 +197,8 @@ impl FileTree {
         self.file(&path).map(|extents| Entry::File(extents))
     }
 
-    /// The entries of the directory at `path`, sorted by name; `None` if there is no such
-    /// directory.
-    pub fn list(&self, path: &str) -> Option<Vec<DirEntry<'_>>> {
+    /// The entries of the directory at `path` by name; `None` if there is no such directory.
+    pub fn list(&self, path: &str) -> Option<BTreeMap<&str, EntryKind>> {
         let dir = path::clean(path).ok()?;
         if !self.is_directory(&dir) {
             return None;
@@ -234,29 +213,14 @@ impl FileTree {
             let name = below[skip..].split('/').next().unwrap_or_default();
             entries.insert(name, EntryKind::Directory);
         }
-        let entries = entries.into_iter();
-        Some(
-            entries
-                .map(|(name, kind)| DirEntry { name, kind })
-                .collect(),
-        )
-    }
-
-    /// Every file, sorted by directory, then name.
-    pub fn into_files(self) -> impl Iterator<Item = FileEntry> {
-        self.dirs.into_iter().flat_map(|(dir, files)| {
-            files.into_iter().map(move |(name, extents)| FileEntry {
-                path: join_path(&dir, &name),
-                extents,
-            })
-        })
+        Some(entries)
     }
 
     /// Every file as path and extents, sorted by directory, then name.
     pub fn files(&self) -> impl Iterator<Item = (String, &[Extent])> {
         self.dirs.iter().flat_map(|(dir, files)| {
             let files = files.iter();
-            files.map(move |(name, extents)| (join_path(dir, name), extents.as_slice()))
+            files.map(move |(name, extents)| (path::below(dir, name), extents.as_slice()))
         })
     }
 
@@ -296,7 +260,8 @@ impl FileTree {
         Ok(tree)
     }
 
-    /// The normalised manifest of these files.
+    /// The files in normal form: streams and files sorted, one stream per directory, every block
+    /// once per stream and only where needed, adjacent segments joined.
     pub fn to_manifest(&self) -> Manifest {
         let mut streams = Vec::new();
         for (dir, files) in &self.dirs {
@@ -311,14 +276,6 @@ impl FileTree {
             streams.push(to_stream(name, files));
         }
         Manifest { streams }
-    }
-}
-
-fn join_path(dir: &str, name: &str) -> String {
-    if dir.is_empty() {
-        name.to_owned()
-    } else {
-        format!("{dir}/{name}")
     }
 }
 
