@@ -25,8 +25,7 @@ const MAX_NUMBERING_TIME: Duration = Duration::from_secs(60);
 
 /// Whether the server gives each request of the user a number. A number is chosen here otherwise.
 pub async fn are_given(client: &Client) -> Result<bool, CliError> {
-    let discovery = client.discovery().await?;
-    Ok(discovery.extra.get("jobNumbers").and_then(Value::as_str) == Some("given"))
+    Ok(client.discovery().await?.announces("jobNumbers", "given"))
 }
 
 /// Restricts a query to what this user submitted with `dispatch submit`.

@@ -7,9 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use backon::Retryable;
-use http::method::InvalidMethod;
-use http::{HeaderName, Method, StatusCode};
-use serde::de::DeserializeOwned;
+use http::{HeaderMap, HeaderName, Method, StatusCode};
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
 use tokio::time::timeout;
 
@@ -46,7 +45,7 @@ pub struct Client {
 /// Description of a call, for [`Client::send`].
 pub struct Call {
     method: Method,
-    path: String,
+    pub(crate) path: String,
     query: Vec<(&'static str, String)>,
     body: Option<Value>,
     headers: Vec<(HeaderName, String)>,
@@ -91,10 +90,10 @@ impl Call {
     }
 
     /// PROPFIND of the files below a path, for the parts of the API that are WebDAV.
-    pub(crate) fn list_files(path: impl Into<String>) -> Result<Self, InvalidMethod> {
-        let method = Method::from_bytes(b"PROPFIND")?;
-        let call = Self::new(method, path.into(), Idempotency::Idempotent);
-        Ok(call.header(HeaderName::from_static("depth"), "1"))
+    pub(crate) fn list_files(path: String) -> Self {
+        let method = Method::from_bytes(b"PROPFIND").expect("letters are a method");
+        let call = Self::new(method, path, Idempotency::Idempotent);
+        call.header(HeaderName::from_static("depth"), "1")
     }
 
     fn new(method: Method, path: String, idempotency: Idempotency) -> Self {
@@ -113,12 +112,6 @@ impl Call {
     /// Sets the listing parameters.
     pub fn query(mut self, query: &Query) -> Self {
         self.query = query.pairs();
-        self
-    }
-
-    /// Adds a parameter.
-    pub fn param(mut self, key: &'static str, value: impl Into<String>) -> Self {
-        self.query.push((key, value.into()));
         self
     }
 
@@ -157,7 +150,7 @@ impl Call {
         self
     }
 
-    fn label(&self) -> String {
+    pub(crate) fn label(&self) -> String {
         format!("{} {}", self.method, self.path)
     }
 }
@@ -194,10 +187,7 @@ impl Client {
     pub fn with_token(&self, token: Token) -> Self {
         Self {
             accepted: Arc::default(),
-            ..self.at(Endpoint {
-                token,
-                ..(*self.endpoint).clone()
-            })
+            ..self.with(|endpoint| endpoint.token = token)
         }
     }
 
@@ -209,28 +199,19 @@ impl Client {
 
     /// The same client with another retry budget, for callers that retry themselves.
     pub fn with_retry_budget(&self, retry_budget: Duration) -> Self {
-        self.at(Endpoint {
-            retry_budget,
-            ..(*self.endpoint).clone()
-        })
+        self.with(|endpoint| endpoint.retry_budget = retry_budget)
     }
 
     /// The same client with another refusal window: zero for callers with their own
     /// [`RefusalTimer`].
     pub fn with_refusal_window(&self, refusal_window: Duration) -> Self {
-        self.at(Endpoint {
-            refusal_window,
-            ..(*self.endpoint).clone()
-        })
+        self.with(|endpoint| endpoint.refusal_window = refusal_window)
     }
 
-    fn at(&self, endpoint: Endpoint) -> Self {
-        Self {
-            http: self.http.clone(),
-            proxy: self.proxy.clone(),
-            endpoint: Arc::new(endpoint),
-            accepted: self.accepted.clone(),
-        }
+    fn with(&self, change: impl FnOnce(&mut Endpoint)) -> Self {
+        let mut client = self.clone();
+        change(Arc::make_mut(&mut client.endpoint));
+        client
     }
 
     /// Address, token and settings.
@@ -246,11 +227,22 @@ impl Client {
     /// Sends a call. Retries it within its budget, as its idempotency allows.
     pub async fn send<T: DeserializeOwned>(&self, call: Call) -> Result<T, Error> {
         let body = self.send_raw(&call).await?;
-        serde_json::from_slice(&body).map_err(|source| Error::Undecodable {
-            host: self.endpoint.host.clone(),
-            call: call.label(),
-            source,
-        })
+        serde_json::from_slice(&body).map_err(|source| self.undecodable(call.label(), source))
+    }
+
+    /// Fetches a record.
+    pub async fn get<T: DeserializeOwned>(&self, path: impl Into<String>) -> Result<T, Error> {
+        self.send(Call::get(path)).await
+    }
+
+    /// Sends a call whose reply does not matter.
+    pub(crate) async fn done(&self, call: Call) -> Result<(), Error> {
+        self.send::<IgnoredAny>(call).await.map(drop)
+    }
+
+    pub(crate) fn undecodable(&self, call: String, source: serde_json::Error) -> Error {
+        let host = self.endpoint.host.clone();
+        Error::Undecodable { host, call, source }
     }
 
     /// Sends a call like [`Client::send`] and returns the body.
@@ -268,10 +260,8 @@ impl Client {
     async fn send_with_retries(&self, call: &Call) -> Result<Vec<u8>, Error> {
         let budget = call.budget.unwrap_or(self.endpoint.retry_budget);
         let began = Instant::now();
-        let outage_budget = self
-            .endpoint
-            .outage_budget
-            .map_or(budget, |outage| outage.min(budget));
+        let outage = self.endpoint.outage_budget;
+        let outage_budget = outage.map_or(budget, |outage| outage.min(budget));
         let mut refusals = RefusalTimer::new(self.endpoint.refusal_window);
         let may_be_transient = |error: &Error| {
             let accepted = self.accepted.load(Ordering::Relaxed);
@@ -310,13 +300,9 @@ impl Client {
             false => format!("https://{host}/arvados/v1/{}", call.path),
         };
         let mut request = self.http.request(call.method.clone(), &url);
-        let long = call
-            .query
-            .iter()
-            .map(|(k, v)| k.len() + v.len() + 2)
-            .sum::<usize>()
-            > MAX_URL_QUERY;
-        if long && call.method == Method::GET {
+        let lengths = call.query.iter().map(|(k, v)| k.len() + v.len() + 2);
+        let is_long = lengths.sum::<usize>() > MAX_URL_QUERY;
+        if is_long && call.method == Method::GET {
             let mut form = call.query.clone();
             form.push(("_method", "GET".to_owned()));
             request = self.http.post(&url).form(&form);
@@ -335,13 +321,13 @@ impl Client {
             .timeout(self.endpoint.call_timeout)
             .send()
             .await
-            .map_err(|source| self.connection_error(source))?;
+            .map_err(|e| self.connection_error(e))?;
         let status = response.status();
         if status.is_success() {
             self.accepted.store(true, Ordering::Relaxed);
             return Ok(response);
         }
-        let retry_after = retry_after(&response);
+        let retry_after = retry_after(response.headers());
         let body = self.body(call, request_id, &mut response).await?;
         Err(Error::Api(ApiError {
             status,
@@ -358,11 +344,11 @@ impl Client {
         response: &mut reqwest::Response,
     ) -> Result<Vec<u8>, Error> {
         let mut body = Vec::new();
-        while let Some(chunk) = response
-            .chunk()
-            .await
-            .map_err(|source| self.connection_error(source))?
-        {
+        loop {
+            let chunk = response.chunk().await;
+            let Some(chunk) = chunk.map_err(|e| self.connection_error(e))? else {
+                return Ok(body);
+            };
             body.extend_from_slice(&chunk);
             if body.len() > MAX_RESPONSE_BYTES {
                 let messages = vec![format!(
@@ -378,7 +364,6 @@ impl Client {
                 }));
             }
         }
-        Ok(body)
     }
 
     pub(crate) fn connection_error(&self, source: reqwest::Error) -> Error {
@@ -402,11 +387,7 @@ pub(crate) fn request_id() -> String {
 }
 
 /// `Retry-After` in seconds. The form with a date is ignored.
-fn retry_after(response: &reqwest::Response) -> Option<Duration> {
-    let text = response
-        .headers()
-        .get(http::header::RETRY_AFTER)?
-        .to_str()
-        .ok()?;
-    text.trim().parse::<u64>().ok().map(Duration::from_secs)
+pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let text = headers.get(http::header::RETRY_AFTER)?.to_str().ok()?;
+    text.trim().parse().ok().map(Duration::from_secs)
 }

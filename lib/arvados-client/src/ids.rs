@@ -127,9 +127,6 @@ macro_rules! uuid_kind {
         pub struct $name(InlineText);
 
         impl $name {
-            /// The five characters in the middle of every uuid of this kind.
-            pub const INFIX: &'static str = $infix;
-
             /// Checks shape and kind.
             pub fn parse(text: &str) -> Result<Self, IdError> {
                 match infix(text) {
@@ -146,11 +143,6 @@ macro_rules! uuid_kind {
             /// A new random identifier in `cluster` (five characters of `[a-z0-9]`).
             pub fn generate(cluster: &str) -> Self {
                 Self(InlineText::of(&format!("{cluster}-{}-{}", $infix, random_suffix())))
-            }
-
-            /// The five characters that name the cluster.
-            pub fn cluster(&self) -> &str {
-                &self.as_str()[..5]
             }
         }
 
@@ -179,9 +171,6 @@ uuid_kind!(
 uuid_kind!(
     /// A link between two objects.
     LinkUuid, "o0j2j", "link");
-uuid_kind!(
-    /// A log record.
-    LogUuid, "57u5n", "log");
 uuid_kind!(
     /// A Keep service.
     KeepServiceUuid, "bi6l4", "Keep service");
@@ -295,7 +284,6 @@ mod tests {
     fn generated_uuids_parse_back() {
         let id = ContainerUuid::generate("abcde");
         assert_eq!(ContainerUuid::parse(id.as_str()).unwrap(), id);
-        assert_eq!(id.cluster(), "abcde");
     }
 
     #[test]

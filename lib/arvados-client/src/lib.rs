@@ -27,7 +27,7 @@ pub use client::Client;
 pub use endpoint::Endpoint;
 pub use error::{ApiError, Error};
 pub use ids::{
-    CollectionUuid, ContainerRequestUuid, ContainerUuid, GroupUuid, KeepServiceUuid, LinkUuid,
-    LogUuid, Pdh, TokenUuid, UserUuid, Uuid,
+    CollectionUuid, ContainerRequestUuid, ContainerUuid, GroupUuid, KeepServiceUuid, LinkUuid, Pdh,
+    TokenUuid, UserUuid, Uuid,
 };
 pub use token::Token;

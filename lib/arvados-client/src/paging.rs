@@ -83,11 +83,8 @@ impl Client {
             return Err(self.incomplete(resource, ListFault::FilterIgnored(filter)));
         }
         let items = page.items.into_iter().map(|item| {
-            serde_json::from_value(item).map_err(|source| Error::Undecodable {
-                host: self.endpoint().host.clone(),
-                call: format!("GET {resource}"),
-                source,
-            })
+            serde_json::from_value(item)
+                .map_err(|source| self.undecodable(format!("GET {resource}"), source))
         });
         Ok(Page {
             items: items.collect::<Result<_, _>>()?,

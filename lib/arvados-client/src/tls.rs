@@ -56,32 +56,24 @@ pub(crate) fn config(endpoint: &Endpoint) -> Result<ClientConfig, TlsError> {
             .with_custom_certificate_verifier(any_certificate(&provider))
             .with_no_client_auth());
     }
+    let unusable = |path: &PathBuf, detail: String| TlsError::CaFile {
+        path: path.clone(),
+        detail,
+    };
+    let trusted: Vec<CertificateDer<'static>> = match &endpoint.ca_file {
+        Some(path) => CertificateDer::pem_file_iter(path)
+            .and_then(Iterator::collect)
+            .map_err(|e| unusable(path, e.to_string()))?,
+        None => system_certificates(std::env::var_os("SSL_CERT_FILE").as_deref()).certs,
+    };
     let mut roots = RootCertStore::empty();
-    let trusted: Vec<CertificateDer<'static>>;
-    match &endpoint.ca_file {
-        Some(path) => {
-            let fail = |detail: String| TlsError::CaFile {
-                path: path.clone(),
-                detail,
-            };
-            let certs = CertificateDer::pem_file_iter(path)
-                .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-                .map_err(|e| fail(e.to_string()))?;
-            // A bundle of a system may have old certificates that this library does not accept.
-            trusted = certs;
-            roots.add_parsable_certificates(trusted.iter().cloned());
-            if roots.is_empty() {
-                return Err(fail("it holds no usable certificate".into()));
-            }
-        }
-        None => {
-            let named = std::env::var_os("SSL_CERT_FILE");
-            trusted = system_certificates(named.as_deref()).certs;
-            roots.add_parsable_certificates(trusted.iter().cloned());
-        }
-    }
+    // A bundle of a system may have old certificates that this library does not accept.
+    roots.add_parsable_certificates(trusted.iter().cloned());
     if roots.is_empty() {
-        return Ok(builder.with_root_certificates(roots).with_no_client_auth());
+        return match &endpoint.ca_file {
+            Some(path) => Err(unusable(path, "it holds no usable certificate".into())),
+            None => Ok(builder.with_root_certificates(roots).with_no_client_auth()),
+        };
     }
     let verifier = Arc::new(Verifier::trusting(roots, trusted, provider)?);
     Ok(builder

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
 
 use crate::client::{Call, Client};
 use crate::error::{Error, ListFault, StatusCode};
@@ -16,7 +17,7 @@ use crate::records::Authorization;
 const TOKENS: &str = "api_client_authorizations";
 
 /// A token to create.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize)]
 pub struct NewToken {
     /// Its scopes.
     pub scopes: Vec<String>,
@@ -25,39 +26,33 @@ pub struct NewToken {
 }
 
 /// A token to create for a user.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize)]
 pub struct NewUserToken {
     /// Its user, if not that of the caller; only for administrators.
+    #[serde(rename = "owner_uuid", skip_serializing_if = "Option::is_none")]
     pub owner: Option<UserUuid>,
     /// Its scopes.
     pub scopes: Vec<String>,
     /// When it expires; `None` is what the server decides.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,
 }
 
 impl Client {
     /// Fetches the record of the token of this client.
     pub async fn current_token(&self) -> Result<Authorization, Error> {
-        self.send(Call::get("api_client_authorizations/current"))
-            .await
+        self.get("api_client_authorizations/current").await
     }
 
     /// Creates a token for the same user.
     pub async fn create_token(&self, new: &NewToken) -> Result<Authorization, Error> {
-        let body = json!({"api_client_authorization": {"scopes": new.scopes, "expires_at": new.expires_at.to_string()}});
+        let body = json!({"api_client_authorization": new});
         self.send(Call::post(TOKENS, body)).await
     }
 
     /// Creates a token for a user.
     pub async fn create_user_token(&self, new: &NewUserToken) -> Result<Authorization, Error> {
-        let mut token = json!({"scopes": new.scopes});
-        if let Some(owner) = &new.owner {
-            token["owner_uuid"] = json!(owner);
-        }
-        if let Some(expires_at) = new.expires_at {
-            token["expires_at"] = json!(expires_at.to_string());
-        }
-        let body = json!({"api_client_authorization": token});
+        let body = json!({"api_client_authorization": new});
         self.send(Call::post(TOKENS, body)).await
     }
 
@@ -106,8 +101,7 @@ impl Client {
     /// shows none by uuid (403 where `Login.IssueTrustedTokens` is false). The secret is in it if
     /// the server shows it to this client.
     pub async fn token(&self, uuid: &TokenUuid) -> Result<Option<Authorization>, Error> {
-        let read = self.send(Call::get(format!("{TOKENS}/{uuid}"))).await;
-        match read {
+        match self.get(format!("{TOKENS}/{uuid}")).await {
             Err(error) if error.is_not_found() => Ok(None),
             Err(error) if error.status() == Some(StatusCode::FORBIDDEN) => Ok(None),
             other => other.map(Some),
@@ -116,23 +110,20 @@ impl Client {
 
     /// Revokes a token that must exist.
     pub async fn revoke_token(&self, uuid: &TokenUuid) -> Result<(), Error> {
-        let path = format!("{TOKENS}/{uuid}");
-        self.send::<Value>(Call::delete(path)).await.map(drop)
+        self.done(Call::delete(format!("{TOKENS}/{uuid}"))).await
     }
 
     /// Revokes a token. Succeeds if it does not exist any more.
     pub async fn delete_token(&self, uuid: &TokenUuid) -> Result<(), Error> {
         match self.revoke_token(uuid).await {
             Err(error) if error.is_not_found() => Ok(()),
-            other => other.map(drop),
+            other => other,
         }
     }
 
     /// Changes the expiry of a token.
     pub async fn renew_token(&self, uuid: &TokenUuid, expires_at: Timestamp) -> Result<(), Error> {
-        let body = json!({"api_client_authorization": {"expires_at": expires_at.to_string()}});
-        self.send::<Value>(Call::put(format!("{TOKENS}/{uuid}"), body))
-            .await
-            .map(drop)
+        let body = json!({"api_client_authorization": {"expires_at": expires_at}});
+        self.done(Call::put(format!("{TOKENS}/{uuid}"), body)).await
     }
 }

@@ -96,29 +96,30 @@ impl Client {
     /// Creates tokens for the same user. An error of the whole call applies to each token like that
     /// of a single call.
     pub async fn create_tokens(&self, new: &[NewToken]) -> Result<Each<Authorization>, Error> {
-        let items = new
-            .iter()
-            .map(|new| json!({"scopes": new.scopes, "expires_at": new.expires_at.to_string()}));
-        self.bulk("api_client_authorizations/bulk_create", items.collect())
-            .await
+        let call = bulk_call("api_client_authorizations/bulk_create", json!(new));
+        self.send_bulk(new.len(), call).await
     }
 
     /// Locks containers (Queued → Locked), each for its own token, if the etag is unchanged.
     pub async fn lock_containers(&self, wanted: &[WantedLock]) -> Result<Each<LockReply>, Error> {
-        let items = wanted.iter().map(|lock| {
-            let mut item = json!({"uuid": lock.uuid, "token": lock.by.expose()});
-            if !lock.etag.is_empty() {
-                item["etag"] = lock.etag.as_str().into();
-            }
-            item
-        });
-        self.bulk("containers/bulk_lock", items.collect()).await
+        let items: Value = wanted
+            .iter()
+            .map(|lock| {
+                let mut item = json!({"uuid": lock.uuid, "token": lock.by.expose()});
+                if !lock.etag.is_empty() {
+                    item["etag"] = lock.etag.as_str().into();
+                }
+                item
+            })
+            .collect();
+        self.send_bulk(wanted.len(), bulk_call("containers/bulk_lock", items))
+            .await
     }
 
     /// Creates log entries.
     pub async fn create_logs(&self, new: &[NewLog]) -> Result<Each<()>, Error> {
-        let items = new.iter().map(|entry| json!(entry)).collect();
-        let made: Each<Value> = self.bulk("logs/bulk_create", items).await?;
+        let call = bulk_call("logs/bulk_create", json!(new));
+        let made: Each<Value> = self.send_bulk(new.len(), call).await?;
         Ok(made.into_iter().map(|one| one.map(drop)).collect())
     }
 
@@ -127,33 +128,19 @@ impl Client {
         &self,
         items: Vec<Value>,
     ) -> Result<Each<ContainerRequest>, Error> {
-        let (path, requested) = ("container_requests/bulk_update", items.len());
-        let call = Call::post(path, json!({"items": items})).repeatable();
-        self.send_bulk(path, requested, call).await
-    }
-
-    async fn bulk<T: DeserializeOwned>(
-        &self,
-        path: &str,
-        items: Vec<Value>,
-    ) -> Result<Each<T>, Error> {
         let requested = items.len();
-        let call = Call::post(path, json!({"items": items}));
-        self.send_bulk(path, requested, call).await
+        let call = bulk_call("container_requests/bulk_update", items.into());
+        self.send_bulk(requested, call.repeatable()).await
     }
 
     async fn send_bulk<T: DeserializeOwned>(
         &self,
-        path: &str,
         requested: usize,
         call: Call,
     ) -> Result<Each<T>, Error> {
+        let (label, path) = (call.label(), call.path.clone());
         let reply: BulkReply = self.send(call).await?;
-        let unreadable = |source| Error::Undecodable {
-            host: self.endpoint().host.clone(),
-            call: format!("POST {path}"),
-            source,
-        };
+        let unreadable = |source| self.undecodable(label.clone(), source);
         let received = reply.items.len();
         if received != requested {
             let text = format!("{received} replies to {requested} items");
@@ -166,12 +153,16 @@ impl Client {
                 status: StatusCode::from_u16(item.status)
                     .unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
                 messages: item.errors,
-                request_id: path.to_owned(),
+                request_id: path.clone(),
                 retry_after: None,
             })),
         });
         Ok(each.collect())
     }
+}
+
+fn bulk_call(path: &str, items: Value) -> Call {
+    Call::post(path, json!({"items": items}))
 }
 
 #[cfg(test)]

@@ -81,11 +81,8 @@ impl Client {
         file: &str,
         offset: u64,
     ) -> Result<LogRange, Error> {
-        let path = format!(
-            "{}{}",
-            root(request, container),
-            utf8_percent_encode(file, ENCODED)
-        );
+        let file = utf8_percent_encode(file, ENCODED);
+        let path = format!("{}{file}", root(request, container));
         let call = Call::get(path).header(RANGE, format!("bytes={offset}-"));
         let response = match self.open_once(&call).await {
             Ok(response) => response,
@@ -117,26 +114,20 @@ impl Client {
         request: &ContainerRequestUuid,
         container: &ContainerUuid,
     ) -> Result<Option<Vec<LogFile>>, Error> {
-        let path = root(request, container);
-        let label = format!("PROPFIND {path}");
-        let unreadable = |detail: String| Error::Undecodable {
-            host: self.endpoint().host.clone(),
-            call: label.clone(),
-            source: serde_json::Error::custom(detail),
-        };
-        let call = Call::list_files(path).map_err(|error| unreadable(error.to_string()))?;
+        let call = Call::list_files(root(request, container));
         let body = match self.send_raw(&call).await {
             Ok(body) => body,
             Err(error) => return refusal(error).map(|_| None),
         };
+        let unreadable =
+            |detail: String| self.undecodable(call.label(), serde_json::Error::custom(detail));
         let text = String::from_utf8(body).map_err(|error| unreadable(error.to_string()))?;
         // Reply to a method that the server does not have.
         if !text.trim_start().starts_with('<') {
             return Ok(None);
         }
-        files(&text)
-            .map(Some)
-            .map_err(|error| unreadable(error.to_string()))
+        let files = files(&text).map_err(|error| unreadable(error.to_string()))?;
+        Ok(Some(files))
     }
 }
 

@@ -13,8 +13,7 @@ impl Client {
         &self,
         uuid: &ContainerRequestUuid,
     ) -> Result<ContainerRequest, Error> {
-        self.send(Call::get(format!("container_requests/{uuid}")))
-            .await
+        self.get(format!("container_requests/{uuid}")).await
     }
 
     /// Creates a request. With `state: Committed` its container exists when this returns.
@@ -22,11 +21,8 @@ impl Client {
         &self,
         attributes: Value,
     ) -> Result<ContainerRequest, Error> {
-        self.send(Call::post(
-            "container_requests",
-            json!({"container_request": attributes}),
-        ))
-        .await
+        let body = json!({"container_request": attributes});
+        self.send(Call::post("container_requests", body)).await
     }
 
     /// Changes a request. After commit, only priority, name, description and properties can change.
@@ -35,10 +31,8 @@ impl Client {
         uuid: &ContainerRequestUuid,
         attributes: Value,
     ) -> Result<ContainerRequest, Error> {
-        self.send(Call::put(
-            format!("container_requests/{uuid}"),
-            json!({"container_request": attributes}),
-        ))
-        .await
+        let body = json!({"container_request": attributes});
+        let path = format!("container_requests/{uuid}");
+        self.send(Call::put(path, body)).await
     }
 }

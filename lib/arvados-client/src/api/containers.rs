@@ -12,7 +12,7 @@ use crate::records::{Authorization, Container, LockReply, Log};
 impl Client {
     /// Fetches the complete record.
     pub async fn container(&self, uuid: &ContainerUuid) -> Result<Container, Error> {
-        self.send(Call::get(format!("containers/{uuid}"))).await
+        self.get(format!("containers/{uuid}")).await
     }
 
     /// Locks a container (Queued → Locked) for the token of this client. With an etag, only if it
@@ -23,15 +23,15 @@ impl Client {
         uuid: &ContainerUuid,
         etag: &str,
     ) -> Result<LockReply, Error> {
-        self.send(Call::post(format!("containers/{uuid}/lock"), json!({})).if_match(etag))
-            .await
+        let path = format!("containers/{uuid}/lock");
+        self.send(Call::post(path, json!({})).if_match(etag)).await
     }
 
     /// Unlocks a container (Locked → Queued); only the holder can. The new state may be Cancelled
     /// (`MaxDispatchAttempts`).
     pub async fn unlock_container(&self, uuid: &ContainerUuid) -> Result<LockReply, Error> {
-        self.send(Call::post(format!("containers/{uuid}/unlock"), json!({})))
-            .await
+        let path = format!("containers/{uuid}/unlock");
+        self.send(Call::post(path, json!({}))).await
     }
 
     /// Changes attributes, all or none of them.
@@ -41,21 +41,13 @@ impl Client {
         attributes: Value,
     ) -> Result<(), Error> {
         let body = json!({"container": attributes, "select": ["uuid"]});
-        self.send::<Value>(Call::put(format!("containers/{uuid}"), body))
+        self.done(Call::put(format!("containers/{uuid}"), body))
             .await
-            .map(drop)
     }
 
     /// Fetches the token of the container; only for the holder of the lock.
     pub async fn container_auth(&self, uuid: &ContainerUuid) -> Result<Authorization, Error> {
-        self.send(Call::get(format!("containers/{uuid}/auth")))
-            .await
-    }
-
-    /// Fetches the secret mounts; only with the token of the container.
-    pub async fn secret_mounts(&self, uuid: &ContainerUuid) -> Result<Value, Error> {
-        self.send(Call::get(format!("containers/{uuid}/secret_mounts")))
-            .await
+        self.get(format!("containers/{uuid}/auth")).await
     }
 
     /// Fetches time and text of the last log entries of one type (`event_type`) about a container,

@@ -61,7 +61,7 @@ impl Client {
             .header(UPGRADE, "tunnel")
             .form(&[("auth_secret", secret.expose())])
             .send();
-        let mut response = sent.await.map_err(|source| self.connection_error(source))?;
+        let mut response = sent.await.map_err(|e| self.connection_error(e))?;
         let status = response.status();
         if status != StatusCode::SWITCHING_PROTOCOLS {
             let mut body = Vec::new();
@@ -77,19 +77,16 @@ impl Client {
                 retry_after: None,
             }));
         }
-        let internal_url = response
-            .headers()
-            .get(INTERNAL_URL)
-            .and_then(|value| value.to_str().ok())
-            .filter(|url| !url.is_empty())
-            .map(str::to_owned);
-        let connection = response
-            .upgrade()
-            .await
-            .map_err(|source| self.connection_error(source))?;
+        let internal_url = response.headers().get(INTERNAL_URL);
+        let internal_url = internal_url.and_then(|value| value.to_str().ok());
         Ok(GatewayTunnel {
-            connection,
-            internal_url,
+            internal_url: internal_url
+                .filter(|url| !url.is_empty())
+                .map(str::to_owned),
+            connection: response
+                .upgrade()
+                .await
+                .map_err(|e| self.connection_error(e))?,
         })
     }
 }
@@ -99,8 +96,7 @@ impl Discovery {
     /// dispatch-api announces. Arvados derives the secret from its root token, and does not have
     /// this key.
     pub fn takes_any_gateway_secret(&self) -> bool {
-        let key = self.extra.get("gatewayAuth");
-        key.and_then(|value| value.as_str()) == Some("attempt-token")
+        self.announces("gatewayAuth", "attempt-token")
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use jiff::fmt::rfc2822::DateTimeParser;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::NewLog;
 use crate::client::{Call, Client};
@@ -15,8 +15,7 @@ use crate::records::{Discovery, KeepService, Page};
 impl Client {
     /// Fetches the discovery document.
     pub async fn discovery(&self) -> Result<Discovery, Error> {
-        self.send(Call::get("/discovery/v1/apis/arvados/v1/rest"))
-            .await
+        self.get("/discovery/v1/apis/arvados/v1/rest").await
     }
 
     /// The server's clock, to a second: the `Date` of an answer. `None` if the server does not
@@ -35,14 +34,13 @@ impl Client {
 
     /// Lists the Keep services for this token.
     pub async fn keep_services(&self) -> Result<Vec<KeepService>, Error> {
-        let page: Page<KeepService> = self.send(Call::get("keep_services/accessible")).await?;
+        let page: Page<KeepService> = self.get("keep_services/accessible").await?;
         Ok(page.items)
     }
 
     /// Creates a log entry.
     pub async fn create_log(&self, new: &NewLog) -> Result<(), Error> {
-        let body = json!({"log": new});
-        self.send::<Value>(Call::post("logs", body)).await.map(drop)
+        self.done(Call::post("logs", json!({"log": new}))).await
     }
 
     /// Keep options for this cluster: the defaults, with the default replication of the cluster.
@@ -67,13 +65,8 @@ impl Client {
         options: KeepOptions,
     ) -> Result<KeepClient, Error> {
         let services = Arc::new(ServiceList::for_client(self, listed)?);
-        let token = self.endpoint().token.clone();
-        Ok(KeepClient::new(
-            self.http().clone(),
-            token,
-            services,
-            options,
-        ))
+        let (http, token) = (self.http().clone(), self.endpoint().token.clone());
+        Ok(KeepClient::new(http, token, services, options))
     }
 }
 
@@ -90,14 +83,17 @@ impl Discovery {
     /// requests, which dispatch-api announces. Arvados runs such a container again, and does not
     /// have this key.
     pub fn ends_permanent_failures(&self) -> bool {
-        let key = self.extra.get("permanentFailures");
-        key.and_then(|value| value.as_str()) == Some("end-requests")
+        self.announces("permanentFailures", "end-requests")
     }
 
     /// Whether crunch-run is to leave out entries of an output that cannot be saved, which
     /// dispatch-api announces. With Arvados such an entry costs the whole output.
     pub fn takes_partial_outputs(&self) -> bool {
-        let key = self.extra.get("badOutputEntries");
-        key.and_then(|value| value.as_str()) == Some("leave-out")
+        self.announces("badOutputEntries", "leave-out")
+    }
+
+    /// Whether the server has a key of the extensions of dispatch-api with this value.
+    pub fn announces(&self, key: &str, value: &str) -> bool {
+        self.extra.get(key).and_then(|value| value.as_str()) == Some(value)
     }
 }

@@ -22,7 +22,7 @@ pub enum NameKind {
 impl Client {
     /// Fetches the current user.
     pub async fn current_user(&self) -> Result<User, Error> {
-        self.send(Call::get("users/current")).await
+        self.get("users/current").await
     }
 
     /// The names of those of `uuids` that the caller may see and that have one: of users the

@@ -100,9 +100,6 @@ pub enum KeepError {
         /// Why.
         source: io::Error,
     },
-    /// The data read from Keep could not be written to where it should go.
-    #[error("cannot write the data read from Keep: {0}")]
-    Output(#[source] io::Error),
     /// The path or piece cannot be part of a collection.
     #[error(transparent)]
     Manifest(#[from] ManifestError),

@@ -1,15 +1,10 @@
 //! Reads a file from blocks, and prefetches the next block.
 
 use std::collections::VecDeque;
-use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures_util::Stream;
-use futures_util::stream;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
-use tokio_util::io::StreamReader;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::error::KeepError;
@@ -126,20 +121,6 @@ impl<S: BlockSource + Clone + 'static> FileReader<S> {
         }
     }
 
-    /// Copies the rest to `output` and flushes it. Returns the number of bytes.
-    pub async fn copy_to<W: AsyncWrite + Unpin>(
-        mut self,
-        output: &mut W,
-    ) -> Result<u64, KeepError> {
-        let mut copied = 0;
-        while let Some(chunk) = self.next_chunk().await? {
-            output.write_all(&chunk).await.map_err(KeepError::Output)?;
-            copied += chunk.len() as u64;
-        }
-        output.flush().await.map_err(KeepError::Output)?;
-        Ok(copied)
-    }
-
     /// Reads the rest of a small file. More than `limit` bytes are an error before anything is
     /// fetched.
     pub async fn read_all(mut self, limit: usize) -> Result<Vec<u8>, KeepError> {
@@ -155,19 +136,5 @@ impl<S: BlockSource + Clone + 'static> FileReader<S> {
             data.extend_from_slice(&chunk);
         }
         Ok(data)
-    }
-
-    /// The chunks as a stream.
-    pub fn into_stream(self) -> impl Stream<Item = Result<Bytes, KeepError>> + Send {
-        stream::try_unfold(self, |mut reader| async move {
-            let chunk = reader.next_chunk().await?;
-            Ok(chunk.map(|chunk| (chunk, reader)))
-        })
-    }
-
-    /// The content as an [`AsyncRead`]; a [`KeepError`] arrives inside the [`io::Error`].
-    pub fn into_async_read(self) -> impl AsyncRead + Send {
-        use futures_util::TryStreamExt;
-        StreamReader::new(Box::pin(self.into_stream().map_err(io::Error::other)))
     }
 }

@@ -7,6 +7,7 @@ use url::Url;
 
 use crate::ids::UUID_LENGTH;
 use crate::locator::{BlockHash, Locator};
+use crate::records::KeepService;
 
 /// A Keep service.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,56 +18,46 @@ pub struct Service {
     gateway: bool,
 }
 
-/// Why a service cannot be used.
+/// The address of a service is not a valid URL.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ServiceError {
-    /// The address is not a valid URL.
-    #[error("Keep service {uuid} has an unusable address {address:?}: {detail}")]
-    Address {
-        /// The service.
-        uuid: String,
-        /// The address.
-        address: String,
-        /// Why.
-        detail: String,
-    },
+#[error("Keep service {uuid} has an unusable address {address:?}: {detail}")]
+pub struct ServiceError {
+    uuid: String,
+    address: String,
+    detail: String,
 }
 
 impl Service {
     /// A service from the list of the API server.
-    pub fn new(
-        uuid: &str,
-        host: &str,
-        port: u16,
-        ssl: bool,
-        service_type: &str,
-        read_only: bool,
-    ) -> Result<Self, ServiceError> {
-        let scheme = if ssl { "https" } else { "http" };
-        let is_bare_ipv6 = host.contains(':') && !host.starts_with('[');
-        let address = if is_bare_ipv6 {
-            format!("{scheme}://[{host}]:{port}/")
+    pub fn of(record: &KeepService) -> Result<Self, ServiceError> {
+        let (host, port) = (&record.service_host, record.service_port);
+        let scheme = if record.service_ssl_flag {
+            "https"
         } else {
-            format!("{scheme}://{host}:{port}/")
+            "http"
         };
-        let mut service = Self::at(uuid, &address)?;
-        service.read_only = read_only;
-        service.gateway = service_type.starts_with("gateway");
-        Ok(service)
+        let is_bare_ipv6 = host.contains(':') && !host.starts_with('[');
+        let address = match is_bare_ipv6 {
+            true => format!("{scheme}://[{host}]:{port}/"),
+            false => format!("{scheme}://{host}:{port}/"),
+        };
+        Ok(Self {
+            read_only: record.read_only,
+            gateway: record.service_type.starts_with("gateway"),
+            ..Self::at(record.uuid.as_str(), &address)?
+        })
     }
 
     /// A writable service at a URL.
     pub fn at(uuid: &str, address: &str) -> Result<Self, ServiceError> {
-        let unusable = |detail: String| ServiceError::Address {
+        let unusable = |detail: String| ServiceError {
             uuid: uuid.to_owned(),
             address: address.to_owned(),
             detail,
         };
         let mut root = Url::parse(address).map_err(|e| unusable(e.to_string()))?;
         if !matches!(root.scheme(), "http" | "https") {
-            return Err(unusable(
-                "it must begin with http:// or https://".to_owned(),
-            ));
+            return Err(unusable("it must begin with http:// or https://".into()));
         }
         if !root.path().ends_with('/') {
             root.set_path(&format!("{}/", root.path()));
@@ -155,12 +146,21 @@ pub(super) fn read_order(services: &[Service], locator: &Locator) -> Vec<Service
 mod tests {
     use super::*;
 
+    /// A service as the server lists it.
+    fn listed(uuid: &str, host: &str, ssl: bool, kind: &str) -> Result<Service, ServiceError> {
+        let record = serde_json::json!({
+            "uuid": uuid, "service_host": host, "service_port": 25107, "service_ssl_flag": ssl,
+            "service_type": kind,
+        });
+        Service::of(&serde_json::from_value(record).unwrap())
+    }
+
     /// Sixteen services with a tail of this many digits.
     fn sixteen(tail: usize) -> Vec<Service> {
         (0..16)
             .map(|n| {
                 let uuid = format!("zzzzz-bi6l4-{n:0tail$x}");
-                Service::new(&uuid, "keep.example", 25107, false, "disk", false).unwrap()
+                listed(&uuid, "keep.example", false, "disk").unwrap()
             })
             .collect()
     }
@@ -193,15 +193,8 @@ mod tests {
     fn a_gateway_is_asked_first_where_the_locator_names_it_and_never_elsewhere() {
         let mut services = sixteen(15);
         services.truncate(2);
-        let gateway = Service::new(
-            "zzzzz-bi6l4-gatewayaaaaaaaa",
-            "gw",
-            1,
-            true,
-            "gateway:test",
-            false,
-        )
-        .unwrap();
+        let uuid = "zzzzz-bi6l4-gatewayaaaaaaaa";
+        let gateway = listed(uuid, "gw", true, "gateway:test").unwrap();
         services.push(gateway.clone());
         let mut locator = Locator::of(b"foo");
         assert_eq!(read_order(&services, &locator).len(), 2);
@@ -213,7 +206,10 @@ mod tests {
 
     #[test]
     fn read_only_services_are_read_from_only() {
-        let only = [Service::new("zzzzz-bi6l4-0", "h", 1, true, "disk", true).unwrap()];
+        let only = [Service {
+            read_only: true,
+            ..Service::at("zzzzz-bi6l4-0", "https://h").unwrap()
+        }];
         let locator = Locator::of(b"foo");
         assert!(write_order(&only, &locator.hash).is_empty());
         assert_eq!(read_order(&only, &locator).len(), 1);
@@ -222,7 +218,8 @@ mod tests {
     #[test]
     fn addresses_become_urls_or_a_clear_error() {
         let url = |host: &str, ssl| {
-            Service::new("u", host, 25107, ssl, "disk", false).map(|s| s.root.to_string())
+            let uuid = "zzzzz-bi6l4-0123456789abcde";
+            listed(uuid, host, ssl, "disk").map(|s| s.root.to_string())
         };
         assert_eq!(
             url("keep0.example", true).unwrap(),
@@ -230,10 +227,7 @@ mod tests {
         );
         assert_eq!(url("fd00::1", false).unwrap(), "http://[fd00::1]:25107/");
         let error = url("not a host", true).unwrap_err().to_string();
-        assert!(
-            error.contains("Keep service u has an unusable address"),
-            "{error}"
-        );
+        assert!(error.contains("has an unusable address"), "{error}");
     }
 
     #[test]

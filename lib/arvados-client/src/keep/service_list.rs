@@ -74,15 +74,5 @@ impl ServiceList {
 }
 
 fn services(listed: &[KeepService]) -> Result<Vec<Service>, ServiceError> {
-    let services = listed.iter().map(|service| {
-        Service::new(
-            service.uuid.as_str(),
-            &service.service_host,
-            service.service_port,
-            service.service_ssl_flag,
-            &service.service_type,
-            service.read_only,
-        )
-    });
-    services.collect()
+    listed.iter().map(Service::of).collect()
 }

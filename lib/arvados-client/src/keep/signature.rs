@@ -10,11 +10,9 @@ use sha1::Sha1;
 
 use crate::locator::Locator;
 
-/// A permission signature found in a locator.
+/// A permission signature found in a locator, of the cluster that the locator came from.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Signature<'a> {
-    /// The cluster that made it; `None` for the cluster the locator came from.
-    pub cluster: Option<&'a str>,
     /// The HMAC as 40 hexadecimal digits.
     pub mac: &'a str,
     /// Expiry in hexadecimal seconds since 1970, as written.
@@ -22,28 +20,13 @@ pub struct Signature<'a> {
 }
 
 impl<'a> Signature<'a> {
-    /// Reads a hint without its leading `+`: `A<mac>@<expiry>` or `R<cluster>-<mac>@<expiry>`.
+    /// Reads a hint without its leading `+`: `A<mac>@<expiry>`.
     fn parse(hint: &'a str) -> Option<Self> {
-        let (cluster, rest) = match hint.as_bytes().first()? {
-            b'A' => (None, &hint[1..]),
-            b'R' => {
-                let (cluster, rest) = hint[1..].split_once('-')?;
-                (Some(cluster), rest)
-            }
-            _ => return None,
-        };
-        let (mac, expiry_hex) = rest.split_once('@')?;
+        let (mac, expiry_hex) = hint.strip_prefix('A')?.split_once('@')?;
         let hex = |text: &str| text.bytes().all(|b| b.is_ascii_hexdigit());
-        let well_formed = mac.len() == 40
-            && (8..=16).contains(&expiry_hex.len())
-            && hex(mac)
-            && hex(expiry_hex)
-            && cluster.is_none_or(|c| c.len() == 5);
-        well_formed.then_some(Self {
-            cluster,
-            mac,
-            expiry_hex,
-        })
+        let well_formed =
+            mac.len() == 40 && (8..=16).contains(&expiry_hex.len()) && hex(mac) && hex(expiry_hex);
+        well_formed.then_some(Self { mac, expiry_hex })
     }
 
     /// Expiry in seconds since 1970.
@@ -55,19 +38,7 @@ impl<'a> Signature<'a> {
 impl Locator {
     /// The signature of the locator's own cluster, if there is a well-formed one.
     pub fn signature(&self) -> Option<Signature<'_>> {
-        self.hints
-            .iter()
-            .filter_map(|hint| Signature::parse(hint))
-            .find(|signature| signature.cluster.is_none())
-    }
-
-    /// The signature of another cluster, if there is one. Such a block must be fetched through the
-    /// local cluster and stored again before an output can refer to it.
-    pub fn remote_signature(&self) -> Option<Signature<'_>> {
-        self.hints
-            .iter()
-            .filter_map(|hint| Signature::parse(hint))
-            .find(|signature| signature.cluster.is_some())
+        self.hints.iter().find_map(|hint| Signature::parse(hint))
     }
 
     /// This locator with a fresh signature for `token` in place of any older one.
@@ -108,13 +79,8 @@ impl Locator {
     fn mac(&self, key: &[u8], token: &str, expiry_hex: &str, ttl_secs: u64) -> Hmac<Sha1> {
         // HMAC takes keys of every length, so this constructor cannot fail.
         let mut mac = Hmac::<Sha1>::new_from_slice(key).expect("HMAC takes any key length");
-        mac.update(self.hash.to_string().as_bytes());
-        mac.update(b"@");
-        mac.update(token.as_bytes());
-        mac.update(b"@");
-        mac.update(expiry_hex.as_bytes());
-        mac.update(b"@");
-        mac.update(format!("{ttl_secs:x}").as_bytes());
+        let signed = format!("{}@{token}@{expiry_hex}@{ttl_secs:x}", self.hash);
+        mac.update(signed.as_bytes());
         mac
     }
 }
@@ -217,14 +183,11 @@ mod tests {
     }
 
     #[test]
-    fn remote_signatures_are_told_from_local_ones() {
+    fn a_signature_of_another_cluster_is_none_of_this_one() {
         let mac = "a".repeat(40);
         let text = format!("acbd18db4cc2f85cedef654fccc4a4d8+3+Rzbbbb-{mac}@65f5e100");
         let locator = Locator::parse(&text).unwrap();
         assert!(locator.signature().is_none());
-        let remote = locator.remote_signature().unwrap();
-        assert_eq!(remote.cluster, Some("zbbbb"));
-        assert_eq!(remote.expires(), EXPIRY);
         assert_eq!(
             locator.verify(KEY, TOKEN, 0, TTL),
             Err(SignatureError::Missing)

@@ -17,15 +17,9 @@ pub struct Discovery {
     /// Address of live events; empty if the server has none.
     #[serde(default, deserialize_with = "lenient")]
     pub websocket_url: String,
-    /// Maximum page size of a listing.
-    #[serde(default, deserialize_with = "lenient")]
-    pub max_items_per_response: u64,
     /// Default number of copies of a block.
     #[serde(default, deserialize_with = "lenient")]
     pub default_collection_replication: u32,
-    /// Lifetime of a signature, in seconds.
-    #[serde(default, deserialize_with = "lenient")]
-    pub blob_signature_ttl: u64,
     /// Attributes this library does not know.
     #[serde(flatten)]
     pub extra: Extra,

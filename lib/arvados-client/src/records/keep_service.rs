@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::attributes::{Extra, lenient};
+use super::attributes::lenient;
 use crate::ids::KeepServiceUuid;
 
 /// A Keep service.
@@ -23,7 +23,4 @@ pub struct KeepService {
     /// Whether it refuses new blocks.
     #[serde(default, deserialize_with = "lenient")]
     pub read_only: bool,
-    /// Attributes this library does not know.
-    #[serde(flatten)]
-    pub extra: Extra,
 }

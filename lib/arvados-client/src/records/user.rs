@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::attributes::{Extra, lenient};
+use super::attributes::lenient;
 use crate::ids::UserUuid;
 
 /// A user.
@@ -25,7 +25,4 @@ pub struct User {
     /// Whether the account is active.
     #[serde(default, deserialize_with = "lenient")]
     pub is_active: bool,
-    /// Attributes this library does not know.
-    #[serde(flatten)]
-    pub extra: Extra,
 }

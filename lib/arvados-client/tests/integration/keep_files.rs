@@ -13,7 +13,6 @@ use arvados_client::manifest::{FileEntry, Manifest};
 use bytes::Bytes;
 use proptest::collection::vec;
 use proptest::prelude::*;
-use tokio::io::AsyncReadExt;
 
 const BLOCK: usize = 64;
 
@@ -53,11 +52,9 @@ async fn read_back<S: BlockSource + Clone + 'static>(
 ) -> BTreeMap<String, Vec<u8>> {
     let mut files = BTreeMap::new();
     for FileEntry { path, extents } in manifest.files() {
-        let mut data = Vec::new();
-        let size = FileReader::new(store.clone(), &extents)
-            .copy_to(&mut data)
-            .await
-            .unwrap();
+        let reader = FileReader::new(store.clone(), &extents);
+        let size = reader.remaining();
+        let data = reader.read_all(usize::MAX).await.unwrap();
         assert_eq!(size, data.len() as u64);
         files.insert(path, data);
     }
@@ -188,12 +185,6 @@ async fn a_whole_reader_can_be_stored() {
     );
     let manifest = writer.finish().await.unwrap();
     assert_eq!(read_back(&store, &manifest).await["dir/x"], data);
-
-    let file = manifest.files().next().unwrap();
-    let mut through = Vec::new();
-    let mut reader = FileReader::new(store, &file.extents).into_async_read();
-    reader.read_to_end(&mut through).await.unwrap();
-    assert_eq!(through, data);
 }
 
 #[tokio::test]

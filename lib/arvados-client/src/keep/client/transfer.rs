@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::stream;
 use http::header::{
-    AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER,
+    AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue,
 };
 use md5::{Digest, Md5};
 use reqwest::{Body, RequestBuilder, Response};
@@ -13,6 +13,7 @@ use tokio::time::timeout;
 
 use super::Inner;
 use super::content::Content;
+use crate::client::retry_after;
 use crate::error::{messages, with_causes};
 use crate::keep::error::{Cause, Failure};
 use crate::keep::service::Service;
@@ -179,11 +180,7 @@ async fn success(response: Response, stall: Duration) -> Result<Response, Cause>
     if status.is_success() {
         return Ok(response);
     }
-    let retry_after = response
-        .headers()
-        .get(RETRY_AFTER)
-        .and_then(|v| v.to_str().ok()?.trim().parse().ok())
-        .map(Duration::from_secs);
+    let retry_after = retry_after(response.headers());
     // The text only explains; the status decides.
     let text = read_reply(response, stall).await.unwrap_or_default();
     // Keep services answer in plain text, API servers in JSON.

@@ -214,7 +214,11 @@ async fn impossible_requests_never_leave_the_program() {
         keep.get(&huge).await,
         Err(KeepError::TooLarge { .. })
     ));
-    let read_only = Service::new("zzzzz-bi6l4-0", "127.0.0.1", 1, false, "disk", true).unwrap();
+    let read_only = serde_json::json!({
+        "uuid": "zzzzz-bi6l4-0123456789abcde", "service_host": "127.0.0.1", "service_port": 1,
+        "read_only": true,
+    });
+    let read_only = Service::of(&serde_json::from_value(read_only).unwrap()).unwrap();
     let keep = KeepClient::new(
         reqwest::Client::new(),
         Token::new(TOKEN),
