@@ -61,11 +61,11 @@ impl App {
     }
 
     pub fn authenticate(&self, token: &str) -> Result<Caller> {
-        let (verifier, rules) = (&self.attempt_tokens, self.config.rules);
+        let (verifier, emulate) = (&self.attempt_tokens, self.config.emulate);
         self.token_readers
-            .read(|connection| auth::authenticate(connection, verifier, rules, token))
+            .read(|connection| auth::authenticate(connection, verifier, emulate, token))
             .map_err(|error| match error {
-                ApiError::UserDisabled(_) if !rules.reports_disabled_users => ApiError::NotLoggedIn,
+                ApiError::UserDisabled(_) if emulate.is_arvados() => ApiError::NotLoggedIn,
                 other => other,
             })
     }

@@ -207,16 +207,15 @@ fn open_app(
 ) -> Result<(Arc<App>, JoinHandle<()>), StartError> {
     let identity = &state.identity;
     let attempt_key = AttemptKey::new(identity.attempt_key.as_bytes());
-    let rules = options.emulate.rules();
     let block_key = identity.blob_signing_key.clone();
     let config = Arc::new(ClusterConfig {
         cluster_id: identity.cluster_id.clone(),
         attempt_key: attempt_key.clone(),
-        block_signer: BlockSigner::new(block_key, rules.blocks_guarded),
+        block_signer: BlockSigner::new(block_key, !options.emulate.is_arvados()),
         max_dispatch_attempts: 10,
         container_count_max: 3,
         accepts_preemptible: options.accept_preemptible,
-        rules,
+        emulate: options.emulate,
     });
     let database = state.path.join("state.db");
     let mut connection = db::open(&database)?;

@@ -194,7 +194,7 @@ fn take_content(
 fn refer_to_blocks(call: &Call, content: &ManifestContent, hold: &Hold<'_>) -> Result<()> {
     // Administrators may name blocks that are stored elsewhere, and so may all in Arvados.
     let must_exist =
-        call.app.config.rules.extensions && !call.caller.without_attempt_privileges().is_admin;
+        !call.app.config.emulate.is_arvados() && !call.caller.without_attempt_privileges().is_admin;
     call.app.blocks.refer_to(&content.text, must_exist, hold)
 }
 

@@ -38,7 +38,7 @@ fn update(call: &Call, uuid: &str) -> Result<Reply> {
             return Err(ApiError::invalid("Group class cannot be changed"));
         }
         if old.get("name") != new.get("name") {
-            tx.config.rules.check_name(new.text("name"))?;
+            tx.config.emulate.check_name(new.text("name"))?;
         }
         check_no_loop(tx, &new)?;
         if TRASH_ATTRIBUTES
@@ -141,7 +141,7 @@ fn create(call: &Call, _: &str) -> Result<Reply> {
                  (filter) are not built",
             ));
         }
-        tx.config.rules.check_name(group.text("name"))?;
+        tx.config.emulate.check_name(group.text("name"))?;
         permission::set_owner(tx.conn, caller, &mut group)?;
         normalise_trash(caller, &tx.now, &Record::new(), &mut group)?;
         if unique {

@@ -26,7 +26,7 @@ fn list(call: &Call, _: &str) -> Result<Reply> {
 
 fn uuid_of(call: &Call) -> String {
     let config = &call.app.config;
-    config.rules.keep_service_uuid(&config.cluster_id)
+    config.emulate.keep_service_uuid(&config.cluster_id)
 }
 
 fn this_server(call: &Call) -> Value {

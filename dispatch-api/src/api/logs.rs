@@ -28,7 +28,7 @@ pub const ROUTES: &[Route] = &[
 /// Inserts a posted entry. In Arvados, any user may write an entry about any object, even an
 /// unreadable one.
 pub fn insert(tx: &Tx<'_>, caller: &Caller, entry: Record) -> Result<Record> {
-    if tx.config.rules.references_guarded {
+    if !tx.config.emulate.is_arvados() {
         permission::require_loggable(tx.conn, caller, &entry)?;
     }
     tx.insert_log(caller, entry)

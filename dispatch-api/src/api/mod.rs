@@ -80,7 +80,7 @@ pub fn route(call: &Call, method: &Method, path: &str) -> Result<Reply> {
         Method::PATCH => "PUT",
         ref other => other.as_str(),
     };
-    let extensions = call.app.config.rules.extensions;
+    let extensions = !call.app.config.emulate.is_arvados();
     let found = routes()
         .filter(|route| extensions || !route.is_extension())
         .find_map(|route| Some((route, route.matches(verb, &segments)?)));

@@ -62,9 +62,9 @@ fn page(
     let mut clause = Clause::default();
     let mut filters = params.get("filters");
     if resource.table == TOKENS.table {
-        let rules = call.app.config.rules;
-        rules.check_token_select(&params.get("select"))?;
-        filters = rules.token_filters(filters);
+        let emulate = call.app.config.emulate;
+        emulate.check_token_select(&params.get("select"))?;
+        filters = emulate.token_filters(filters);
     }
     clause.add_filters(resource, &filters)?;
     clause.add_where(resource, &params.get("where"))?;

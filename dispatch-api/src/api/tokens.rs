@@ -46,7 +46,7 @@ pub const ROUTES: &[Route] = &[
 
 /// The reply with a token without its secret.
 fn show(call: &Call, mut token: Record) -> Result<Reply> {
-    if call.app.config.rules.tokens_guarded {
+    if !call.app.config.emulate.is_arvados() {
         token.set("api_token", Value::Null);
     }
     resource::show(call, &TOKENS, token)
@@ -62,7 +62,7 @@ fn find(
     let token = permission::require_readable(connection, &TOKENS, caller, uuid)?;
     let is_root = caller.user_uuid == config.system_user();
     let is_own = is_root || token.text("owner_uuid") == caller.user_uuid;
-    match is_own || config.rules.tokens_of_others {
+    match is_own || !config.emulate.is_arvados() {
         true => Ok(token),
         false => Err(ApiError::path_not_found()),
     }
@@ -104,7 +104,7 @@ fn hide_secret(call: &Call, token: &mut Record) {
     let is_own_attempt = attempt_token::is_signed(token.text("api_token"))
         && token.text("owner_uuid") == caller.user_uuid
         && caller.has_all_scopes();
-    if call.app.config.rules.tokens_guarded && !is_own_attempt {
+    if !call.app.config.emulate.is_arvados() && !is_own_attempt {
         token.set("api_token", Value::Null);
     }
 }
@@ -135,7 +135,7 @@ pub(super) fn create(
     let mut token = patch::apply(&TOKENS, &blank, attributes, &[])?;
     let owner = token.some_text("owner_uuid");
     let owner = owner.unwrap_or(&caller.user_uuid).to_owned();
-    let is_for_root = tx.config.rules.tokens_guarded && owner == tx.config.system_user();
+    let is_for_root = !tx.config.emulate.is_arvados() && owner == tx.config.system_user();
     if owner != caller.user_uuid && (!caller.is_admin || is_for_root) {
         return Err(ApiError::denied(format!(
             "you may not create a token of {owner}"
@@ -145,7 +145,7 @@ pub(super) fn create(
         .fetch(&USERS, &owner)?
         .ok_or_else(|| ApiError::invalid(format!("Owner {owner} is not a user")))?;
     let scopes = scopes_of(&token)?;
-    if tx.config.rules.tokens_guarded {
+    if !tx.config.emulate.is_arvados() {
         check_reach(caller, &owner, &scopes, token.some_text("expires_at"))?;
     }
     let uuid = tx.config.new_uuid(&TOKENS);
@@ -158,7 +158,7 @@ pub(super) fn create(
     }
     // Those of others are ordinary tokens: a user could give any container thousands of attempts,
     // which are revoked one by one when it ends.
-    let signed = tx.config.rules.extensions && caller.is_admin;
+    let signed = !tx.config.emulate.is_arvados() && caller.is_admin;
     let attempt_of = scope::attempt_container(&scopes).filter(|_| signed);
     match attempt_of.map(str::to_owned) {
         // Signed tokens are verified without a database query, so the user must be active now.
@@ -237,7 +237,7 @@ fn update(
     uuid: &str,
     attributes: &Map<String, Value>,
 ) -> Result<Record> {
-    if tx.config.rules.tokens_guarded && !caller.has_all_scopes() {
+    if !tx.config.emulate.is_arvados() && !caller.has_all_scopes() {
         return Err(ApiError::OutOfScope);
     }
     let old = find(tx.conn, tx.config, caller, uuid)?;
@@ -251,7 +251,7 @@ fn update(
         .iter()
         .any(|scope| !old_scopes.contains(scope));
     let can_more = is_wider || old.get("expires_at") != new.get("expires_at");
-    if tx.config.rules.tokens_guarded
+    if !tx.config.emulate.is_arvados()
         && can_more
         && !ends_in_time(caller, new.some_text("expires_at"))
     {

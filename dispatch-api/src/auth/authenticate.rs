@@ -8,7 +8,7 @@ use super::attempt_token::{self, AttemptTokenVerifier};
 use super::identity::{Caller, Identity};
 use crate::clock;
 use crate::db::rows;
-use crate::emulation::Rules;
+use crate::emulation::Emulate;
 use crate::error::{ApiError, Result};
 use crate::record::Record;
 use crate::schema;
@@ -40,7 +40,7 @@ fn parse_token(text: &str) -> TokenParts<'_> {
 pub fn authenticate(
     connection: &Connection,
     attempt_tokens: &AttemptTokenVerifier,
-    rules: &Rules,
+    emulate: Emulate,
     text: &str,
 ) -> Result<Caller> {
     let parts = parse_token(text);
@@ -59,12 +59,12 @@ pub fn authenticate(
             ..Identity::default()
         }));
     }
-    authenticate_stored(connection, rules, text, &parts)
+    authenticate_stored(connection, emulate, text, &parts)
 }
 
 fn authenticate_stored(
     connection: &Connection,
-    rules: &Rules,
+    emulate: Emulate,
     text: &str,
     parts: &TokenParts<'_>,
 ) -> Result<Caller> {
@@ -86,9 +86,7 @@ fn authenticate_stored(
     };
     if !user.bool("is_active") {
         let is_kept = match own_container {
-            Some((uuid, true)) if rules.containers_outlast_users => {
-                is_without_api(connection, uuid)?
-            }
+            Some((uuid, true)) if !emulate.is_arvados() => is_without_api(connection, uuid)?,
             _ => false,
         };
         if !is_kept {
@@ -109,7 +107,7 @@ fn authenticate_stored(
     }
     let scopes = token.get("scopes").as_array().into_iter().flatten();
     let scopes = scopes.filter_map(|scope| scope.as_str().map(str::to_owned));
-    let is_container_token = rules.tokens_guarded && container_uuid.is_some();
+    let is_container_token = !emulate.is_arvados() && container_uuid.is_some();
     Ok(Arc::new(Identity {
         token_uuid: token.uuid().to_owned(),
         presented_token: text.to_owned(),

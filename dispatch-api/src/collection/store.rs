@@ -55,7 +55,7 @@ fn insert(
         Some(uuid) => uuid.to_owned(),
         None => tx.config.new_uuid(&COLLECTIONS),
     };
-    tx.config.rules.check_name(collection.text("name"))?;
+    tx.config.emulate.check_name(collection.text("name"))?;
     collection
         .set("uuid", uuid.as_str())
         .set("current_version_uuid", uuid);
@@ -88,7 +88,7 @@ pub fn update(
         }
     }
     if old.get("name") != new.get("name") {
-        tx.config.rules.check_name(new.text("name"))?;
+        tx.config.emulate.check_name(new.text("name"))?;
     }
     let old_hash = old.text("portable_data_hash");
     let new_hash = content.as_ref().map_or(old_hash, |content| &content.pdh);

@@ -43,7 +43,7 @@ pub fn find_or_create(tx: &Tx<'_>, caller: &Caller, request: &Record) -> Result<
 fn reads_inputs(tx: &Tx<'_>, caller: &Caller, container: &Record) -> Result<bool> {
     let mounts = container.get("mounts").as_object().into_iter().flatten();
     for pdh in mounts.filter_map(|(_, mount)| mount["portable_data_hash"].as_str()) {
-        if tx.config.rules.references_guarded
+        if !tx.config.emulate.is_arvados()
             && store::find_by_pdh(tx.conn, caller, pdh, true)?.is_none()
         {
             return Ok(false);
@@ -117,7 +117,7 @@ fn runtime_user(tx: &Tx<'_>, caller: &Caller, request: &Record) -> Result<(Strin
     let Some(token) = request.some_text("runtime_token") else {
         let has_api_access = request.get("runtime_constraints")["API"] == true;
         // The container's own token has all scopes.
-        if tx.config.rules.tokens_guarded && has_api_access && !caller.has_all_scopes() {
+        if !tx.config.emulate.is_arvados() && has_api_access && !caller.has_all_scopes() {
             return Err(ApiError::invalid(
                 "a token with scopes can give no container access to the API \
                  (runtime_constraints: API); supply a runtime_token",

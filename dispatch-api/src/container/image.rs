@@ -8,6 +8,7 @@ use crate::auth::{Caller, permission};
 use crate::collection::store;
 use crate::db::rows;
 use crate::db::trash;
+use crate::emulation::Emulate;
 use crate::error::{ApiError, Result};
 use crate::record::Record;
 use crate::schema::{COLLECTIONS, LINKS, USERS};
@@ -96,7 +97,7 @@ enum Meaning {
 /// administrator wrote, to something of their own. Any other user could give a known name to
 /// another program, also in a project that both may change.
 fn may_name_images(tx: &Tx<'_>, caller: &Caller, link: &Record) -> Result<bool> {
-    if !tx.config.rules.references_guarded {
+    if tx.config.emulate.is_arvados() {
         return Ok(true);
     }
     let owners = permission::owners(tx.conn, link.text("owner_uuid"))?;
@@ -113,11 +114,12 @@ fn may_name_images(tx: &Tx<'_>, caller: &Caller, link: &Record) -> Result<bool> 
 /// Image links with this name, newest first. Of the caller's and of the administrators' the newest
 /// count, so that many of one user slow no write of others.
 fn image_links(tx: &Tx<'_>, caller: &Caller, class: &str, name: &str) -> Result<Vec<Record>> {
-    let links = if tx.config.rules.references_guarded {
-        let (own, admins) = (newest_links(OF_CALLER), newest_links(OF_ADMINS));
-        format!("SELECT * FROM ({own}) UNION ALL SELECT * FROM ({admins})")
-    } else {
-        newest_links("?3 IS NOT NULL")
+    let links = match tx.config.emulate {
+        Emulate::Arvados3 => newest_links("?3 IS NOT NULL"),
+        Emulate::None => {
+            let (own, admins) = (newest_links(OF_CALLER), newest_links(OF_ADMINS));
+            format!("SELECT * FROM ({own}) UNION ALL SELECT * FROM ({admins})")
+        }
     };
     let clause = format!("uuid IN ({links}) ORDER BY {NEWEST_FIRST}");
     let params: [&dyn ToSql; 3] = [&class, &name, &caller.user_uuid];
@@ -151,7 +153,7 @@ fn pdh_of_link(tx: &Tx<'_>, caller: &Caller, link: &Record) -> Result<Meaning> {
     }
     let pinned = link.text("head_pdh");
     match found.text("portable_data_hash") {
-        same if same == pinned || !tx.config.rules.references_guarded => {
+        same if same == pinned || tx.config.emulate.is_arvados() => {
             Ok(Meaning::Content(same.to_owned()))
         }
         _ => of_content(pinned, Meaning::Changed),

@@ -53,7 +53,7 @@ fn set(
     is_replaced: impl Fn(&str) -> bool,
     number: Option<(Value, Value)>,
 ) {
-    if !tx.config.rules.extensions {
+    if tx.config.emulate.is_arvados() {
         return;
     }
     let empty = Map::new();

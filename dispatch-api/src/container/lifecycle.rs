@@ -102,11 +102,11 @@ fn apply_change(tx: &Tx<'_>, caller: &Caller, old: &Record, mut new: Record) -> 
     let actor = match actor_of(caller, old) {
         // The owner of a supplied token could invent results, which other users' requests reuse.
         Actor::Container
-            if tx.config.rules.tokens_guarded && old.some_text("runtime_token").is_some() =>
+            if !tx.config.emulate.is_arvados() && old.some_text("runtime_token").is_some() =>
         {
             Actor::User
         }
-        Actor::Container if tx.config.rules.tokens_guarded => Actor::GuardedContainer,
+        Actor::Container if !tx.config.emulate.is_arvados() => Actor::GuardedContainer,
         actor => actor,
     };
     if actor == Actor::GuardedContainer

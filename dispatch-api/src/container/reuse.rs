@@ -81,7 +81,7 @@ pub fn find_reusable(tx: &Tx<'_>, caller: &Caller, new: &Record) -> Result<Optio
         .get("secret_mounts")
         .as_object()
         .is_some_and(|mounts| !mounts.is_empty());
-    let user = match (has_api || has_secrets) && tx.config.rules.references_guarded {
+    let user = match (has_api || has_secrets) && !tx.config.emulate.is_arvados() {
         true => new.text("runtime_user_uuid"),
         false => "%",
     };

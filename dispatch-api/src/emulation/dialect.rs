@@ -12,7 +12,7 @@ use jiff::fmt::rfc2822::DateTimePrinter;
 use md5::{Digest, Md5};
 use serde_json::{Map, Value, json};
 
-use super::Rules;
+use super::Emulate;
 use crate::error::ApiError;
 
 /// Resources that the Arvados controller encodes itself.
@@ -55,8 +55,8 @@ pub enum Responder {
     Keepstore,
 }
 
-pub fn responder_for(rules: &Rules, path: &str) -> Responder {
-    if !rules.controller {
+pub fn responder_for(emulate: Emulate, path: &str) -> Responder {
+    if !emulate.is_arvados() {
         return Responder::Rails;
     }
     match path.strip_prefix("/arvados/v1/") {
@@ -187,7 +187,6 @@ pub fn weak_etag(body: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::emulation::{ARVADOS_3, DISPATCH_API};
 
     #[test]
     fn each_path_has_its_writer() {
@@ -201,9 +200,13 @@ mod tests {
             ("/arvados/v1/users/current", Responder::Controller),
             (block, Responder::Keepstore),
         ] {
-            assert_eq!(responder_for(&ARVADOS_3, path), writer_there, "{path}");
             assert_eq!(
-                responder_for(&DISPATCH_API, path),
+                responder_for(Emulate::Arvados3, path),
+                writer_there,
+                "{path}"
+            );
+            assert_eq!(
+                responder_for(Emulate::None, path),
                 Responder::Rails,
                 "{path}"
             );

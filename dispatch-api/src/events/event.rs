@@ -130,7 +130,7 @@ mod tests {
                 json!({"old_attributes": {"state": "Queued", "mounts": {}}, "new_attributes": {"state": "Locked"}}),
             );
         let message: Value = serde_json::from_str(
-            &Event::from_log(&entry, crate::emulation::DISPATCH_API.event_attributes).message(3),
+            &Event::from_log(&entry, crate::Emulate::None.event_attributes()).message(3),
         )
         .unwrap();
         assert_eq!(message["msgID"], 3);

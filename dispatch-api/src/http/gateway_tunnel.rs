@@ -113,7 +113,7 @@ fn grant(
             token: token.filter(|token| app.authenticate(token).is_ok()),
             must_hold_lock: false,
         },
-        (false, Some(token)) if app.config.rules.extensions => TunnelGrant {
+        (false, Some(token)) if !app.config.emulate.is_arvados() => TunnelGrant {
             container,
             token: Some(token),
             must_hold_lock: true,

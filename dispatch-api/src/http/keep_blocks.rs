@@ -41,13 +41,13 @@ impl BlockPut {
     pub fn check(&self, app: &App) -> Result<BlockHash> {
         let hash = BlockHash::parse(self.name.split('+').next().unwrap_or_default())
             .map_err(|problem| ApiError::BadRequest(problem.to_string()))?;
-        let rules = app.config.rules;
-        if rules.blocks_guarded
+        let emulate = app.config.emulate;
+        if !emulate.is_arvados()
             && !scope::may_save_collections(&app.authenticate(&self.token)?.scopes)
         {
             return Err(ApiError::OutOfScope);
         }
-        rules.check_block_classes(&self.classes)?;
+        emulate.check_block_classes(&self.classes)?;
         Ok(hash)
     }
 
@@ -96,7 +96,7 @@ pub fn open_block(app: &App, method: &Method, name: &str, token: &str) -> Result
     let locator =
         Locator::parse(name).map_err(|problem| ApiError::BadRequest(problem.to_string()))?;
     // Signatures outlive tokens and rights, so the token is checked too.
-    if app.config.rules.blocks_guarded
+    if !app.config.emulate.is_arvados()
         && !scope::may_use_collections(&app.authenticate(token)?.scopes)
     {
         return Err(ApiError::OutOfScope);

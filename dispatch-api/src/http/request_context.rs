@@ -189,11 +189,11 @@ fn error_response(app: &App, problem: &ApiError, context: &RequestContext) -> Re
     } else {
         context.log_rejection(app, problem);
     }
-    let rules = app.config.rules;
-    if rules.controller && matches!(problem, ApiError::Busy) {
+    let emulate = app.config.emulate;
+    if emulate.is_arvados() && matches!(problem, ApiError::Busy) {
         return status.into_response();
     }
-    let responder = dialect::responder_for(rules, &context.path);
+    let responder = dialect::responder_for(emulate, &context.path);
     let body = dialect::error_body(responder, problem, &context.path, &context.id);
     let mut response = match responder {
         Responder::Keepstore => (status, body).into_response(),

@@ -19,7 +19,7 @@ use crate::app::{self, App};
 use crate::auth::Caller;
 use crate::blocks::block_name;
 use crate::emulation::dialect::{self, Responder};
-use crate::emulation::{Rules, faults};
+use crate::emulation::{Emulate, faults};
 use crate::error::{ApiError, Result};
 use crate::http::body::{BufferedBody, UnreadBody};
 use crate::http::cors::cors;
@@ -147,9 +147,9 @@ async fn admit(
     path: &str,
     body: &mut UnreadBody,
 ) -> Result<Admission> {
-    let rules = app.config.rules;
+    let emulate = app.config.emulate;
     let is_block = block_name(path).is_some();
-    let is_fault = rules.faults && path == faults::FAULT_PATH;
+    let is_fault = emulate.is_arvados() && path == faults::FAULT_PATH;
     if !is_block && !is_fault && !path.starts_with("/arvados/v1/") {
         return Err(ApiError::path_not_found());
     }
@@ -160,7 +160,7 @@ async fn admit(
         token = params::form_token(beginning, is_whole);
     }
     // Arvados checks the signature of a block instead.
-    let may_be_anonymous = is_block && !rules.blocks_guarded;
+    let may_be_anonymous = is_block && emulate.is_arvados();
     match context.admit(app, token).await {
         Err(ApiError::NotLoggedIn) if may_be_anonymous => Ok(context.admit_anonymous(app)),
         admitted => admitted,
@@ -194,8 +194,8 @@ fn route_buffered(app: &Arc<App>, buffered: &BufferedRequest, body: &Bytes) -> R
     if let Some(name) = block_name(path) {
         return handle_block(app, buffered, name, body);
     }
-    let rules = app.config.rules;
-    let responder = dialect::responder_for(rules, path);
+    let emulate = app.config.emulate;
+    let responder = dialect::responder_for(emulate, path);
     let params = Params::parse(buffered.query.as_deref(), &buffered.headers, body)
         .map_err(|problem| dialect::body_error(responder, problem))?;
     let method = effective_method(buffered, &params)?;
@@ -203,14 +203,14 @@ fn route_buffered(app: &Arc<App>, buffered: &BufferedRequest, body: &Bytes) -> R
     match path {
         DISCOVERY_PATH => {
             let mut response = json_response(&api::discovery::document(app, &host));
-            if rules.cached_discovery {
+            if emulate.is_arvados() {
                 dialect::date_of_cache(&mut response);
             }
             return Ok(response);
         }
         CONFIG_PATH => return Ok(json_response(&api::public_config(app, &host))),
         VOCABULARY_PATH => return Ok(json_response(&api::vocabulary())),
-        faults::FAULT_PATH if rules.faults => {
+        faults::FAULT_PATH if emulate.is_arvados() => {
             let caller = buffered.authenticate(app)?;
             return start_fault(app, &buffered.method, &caller, &params);
         }
@@ -227,7 +227,7 @@ fn route_buffered(app: &Arc<App>, buffered: &BufferedRequest, body: &Bytes) -> R
     let if_match = buffered
         .headers
         .get(header::IF_MATCH)
-        .filter(|_| rules.if_match)
+        .filter(|_| !emulate.is_arvados())
         .and_then(|tag| tag.to_str().ok())
         .map(str::to_owned);
     let call = Call {
@@ -239,7 +239,7 @@ fn route_buffered(app: &Arc<App>, buffered: &BufferedRequest, body: &Bytes) -> R
         host,
         remote: buffered.remote.clone(),
     };
-    api::route(&call, &method, rest).map(|reply| render(reply, responder, path, rules))
+    api::route(&call, &method, rest).map(|reply| render(reply, responder, path, emulate))
 }
 
 /// Starts a fault of an emulated server for an administrator.
@@ -253,16 +253,16 @@ fn start_fault(app: &App, method: &Method, caller: &Caller, params: &Params) -> 
     Ok(json_response(&started))
 }
 
-fn render(reply: Reply, responder: Responder, path: &str, rules: &Rules) -> Response {
+fn render(reply: Reply, responder: Responder, path: &str, emulate: Emulate) -> Response {
     let body = match responder {
         Responder::Controller => dialect::rewrite_body(path, reply.body),
         Responder::Rails | Responder::Keepstore => reply.body,
     };
     let text = body.to_string();
-    let tag = match (rules.if_match, responder) {
-        (true, _) => reply.etag.map(|tag| format!("\"{tag}\"")),
-        (false, Responder::Rails) => Some(dialect::weak_etag(&text)),
-        (false, Responder::Controller | Responder::Keepstore) => None,
+    let tag = match (emulate, responder) {
+        (Emulate::None, _) => reply.etag.map(|tag| format!("\"{tag}\"")),
+        (Emulate::Arvados3, Responder::Rails) => Some(dialect::weak_etag(&text)),
+        (Emulate::Arvados3, Responder::Controller | Responder::Keepstore) => None,
     };
     let mut response = json_text_response(text);
     if let Some(tag) = tag

@@ -112,7 +112,7 @@ async fn accept(
     let token = params::token(&parts.headers, &params);
     let caller = match context.admit(app, token).await {
         Ok(admission) => admission.caller,
-        Err(ApiError::NotLoggedIn) if !app.config.rules.websocket_needs_token => None,
+        Err(ApiError::NotLoggedIn) if app.config.emulate.is_arvados() => None,
         Err(problem) => return Err(problem),
     };
     let key = match &caller {
@@ -304,7 +304,7 @@ impl Listener {
             for entry in &entries {
                 let event = Arc::new(Event::from_log(
                     entry,
-                    self.app.config.rules.event_attributes,
+                    self.app.config.emulate.event_attributes(),
                 ));
                 if !self.send_event(&event).await {
                     return false;

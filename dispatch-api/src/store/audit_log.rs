@@ -42,7 +42,7 @@ pub fn record_change(
         return Ok(None);
     }
     let uuid = config.new_uuid(&LOGS);
-    let names = config.rules.event_attributes;
+    let names = config.emulate.event_attributes();
     let properties = match properties(change, None, MAX_PROPERTIES_BYTES) {
         Ok(properties) => properties,
         Err(_) => properties(change, Some(names), usize::MAX)?,

@@ -1,9 +1,8 @@
-//! Constants of one server that every write needs: ids, keys, limits and the emulated server's
-//! rules.
+//! Constants of one server that every write needs: ids, keys, limits and the emulated server.
 
 use crate::auth::attempt_token::AttemptKey;
 use crate::blocks::signature::BlockSigner;
-use crate::emulation::Rules;
+use crate::emulation::Emulate;
 use crate::schema::Resource;
 
 pub struct ClusterConfig {
@@ -14,7 +13,7 @@ pub struct ClusterConfig {
     pub container_count_max: i64,
     /// Whether requests may ask for preemptible nodes.
     pub accepts_preemptible: bool,
-    pub rules: &'static Rules,
+    pub emulate: Emulate,
 }
 
 impl ClusterConfig {
@@ -28,7 +27,7 @@ impl ClusterConfig {
             max_dispatch_attempts: 10,
             container_count_max: 3,
             accepts_preemptible: false,
-            rules: crate::emulation::Emulate::None.rules(),
+            emulate: Emulate::None,
         }
     }
 

@@ -174,7 +174,7 @@ impl<'a> Tx<'a> {
         new: Record,
     ) -> Result<Record> {
         let new = rows::update(self.conn, resource, old, new)?;
-        if self.config.rules.logs_derived_changes {
+        if !self.config.emulate.is_arvados() {
             self.record_change(resource, caller, "update", Some(old), Some(&new))?;
         }
         Ok(new)
@@ -232,7 +232,10 @@ impl<'a> Tx<'a> {
             entry.set("event_at", self.now.as_str());
         }
         let entry = rows::insert(self.conn, &schema::LOGS, entry)?;
-        self.queue_event(Event::from_log(&entry, self.config.rules.event_attributes));
+        self.queue_event(Event::from_log(
+            &entry,
+            self.config.emulate.event_attributes(),
+        ));
         Ok(entry)
     }
 

@@ -5,11 +5,11 @@ use serde_json::{Map, Value, json};
 
 use crate::api::{Route, bulk, routes};
 use crate::db::trash::IN_PROJECTS;
-use crate::emulation::Rules;
+use crate::emulation::Emulate;
 use crate::schema::Resource;
 
-pub fn resource_methods(resource: &Resource, rules: &Rules) -> Value {
-    let offered = routes().filter(|route| rules.extensions || !route.is_extension());
+pub fn resource_methods(resource: &Resource, emulate: Emulate) -> Value {
+    let offered = routes().filter(|route| !emulate.is_arvados() || !route.is_extension());
     let methods: Map<String, Value> = offered
         .filter_map(|route| {
             let name = name_of(resource, route)?;

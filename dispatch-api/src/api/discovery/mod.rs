@@ -10,7 +10,7 @@ use crate::app::App;
 use crate::blocks::signature::SIGNATURE_TTL;
 use crate::db::list::MAX_PAGE_SIZE;
 use crate::db::trash::TRASH_LIFETIME;
-use crate::emulation::Rules;
+use crate::emulation::Emulate;
 use crate::limits::MAX_BODY_BYTES;
 use crate::schema::{self, Attr, AttrType, KEEP_SERVICES, Resource};
 
@@ -33,7 +33,7 @@ pub fn document(app: &App, host: &str) -> Value {
         schemas.insert(format!("{}List", resource.class), list_schema(resource));
         methods.insert(
             resource.table.into(),
-            json!({"methods": resource_methods(resource, app.config.rules)}),
+            json!({"methods": resource_methods(resource, app.config.emulate)}),
         );
     }
     for (table, _) in empty_kinds::LISTS {
@@ -44,7 +44,7 @@ pub fn document(app: &App, host: &str) -> Value {
         "vocabularies".into(),
         single_get_method("vocabularies", "vocabulary"),
     );
-    let mut document = api_description(app.config.rules);
+    let mut document = api_description(app.config.emulate);
     let of_this_server = json!({
         "generatedAt": crate::clock::now(),
         "baseUrl": format!("{root}arvados/v1/"),
@@ -66,10 +66,10 @@ pub fn document(app: &App, host: &str) -> Value {
     document
 }
 
-fn api_description(rules: &Rules) -> Value {
-    let version = match rules.extensions {
-        true => env!("CARGO_PKG_VERSION"),
-        false => "3.2.1",
+fn api_description(emulate: Emulate) -> Value {
+    let version = match emulate {
+        Emulate::None => env!("CARGO_PKG_VERSION"),
+        Emulate::Arvados3 => "3.2.1",
     };
     let mut about = json!({
         "kind": "discovery#restDescription",
@@ -103,7 +103,7 @@ fn api_description(rules: &Rules) -> Value {
             },
         },
     });
-    if rules.extensions {
+    if !emulate.is_arvados() {
         about["description"] = json!("The embedded API server of the dispatcher suite");
         // An executor may choose the secret of its gateway, because its attempt token authenticates
         // it.
