@@ -24,7 +24,7 @@ const MIN_REASON_AGE: Duration = Duration::from_secs(10);
 /// Interval between two reads of the status page of this machine.
 const LOCAL_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval between two queries of the log entries on the server.
-const LOG_QUERY_INTERVAL: Duration = Duration::from_secs(30);
+const LOG_QUERY_INTERVAL: Duration = Duration::from_secs(10);
 /// When the first one is: most jobs start earlier.
 const FIRST_LOG_QUERY: Duration = Duration::from_secs(1);
 
@@ -231,7 +231,7 @@ mod tests {
     fn the_notes_of_dispatchers_elsewhere_are_read_early_and_then_seldom() {
         let start = Instant::now();
         let mut reasons = PendingReasons::default();
-        for (second, is_due) in [(0, false), (1, true), (2, false), (30, false), (31, true)] {
+        for (second, is_due) in [(0, false), (1, true), (2, false), (10, false), (11, true)] {
             let now = start + Duration::from_secs(second);
             assert_eq!(reasons.is_query_due(now), is_due, "{second}");
         }

@@ -110,7 +110,7 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
             container,
             attempt,
             token,
-            reason,
+            mut reason,
             was_listed,
         } = unlock;
         let token = match self.token_or_read(&container, &attempt, token).await {
@@ -133,26 +133,32 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
                 Ok(record) => record,
                 Err(result) => return result,
             };
+            let is_wanted = record.priority > 0;
             let permanent = self.cancel_permanent_failure(&container, &token, record);
             if let Some(result) = permanent.await {
                 return result;
             }
-            if let Some(reason) = exit.storage_failure() {
-                self.storage.reported(Report {
-                    container: container.clone(),
-                    node: exit.node.clone(),
-                    reason: reason.to_owned(),
+            if is_wanted {
+                if let Some(reason) = exit.storage_failure() {
+                    self.storage.reported(Report {
+                        container: container.clone(),
+                        node: exit.node.clone(),
+                        reason: reason.to_owned(),
+                    });
+                // What the site took away says nothing about the node.
+                } else if exit.cause.eviction().is_none() {
+                    failed_node.clone_from(&exit.node);
+                }
+                self.record_failure(&container, &token.token, &exit).await;
+                job = Some(UnlockedJob {
+                    summary: exit.summary(),
+                    never_started: exit.never_started || !was_listed,
+                    cause: exit.cause,
                 });
-            // What the site took away says nothing about the node.
-            } else if exit.cause.eviction().is_none() {
-                failed_node.clone_from(&exit.node);
+            } else {
+                // A user ended it, so crunch-run did not start it: nothing failed.
+                reason = Reason::PriorityZero;
             }
-            self.record_failure(&container, &token.token, &exit).await;
-            job = Some(UnlockedJob {
-                summary: exit.summary(),
-                never_started: exit.never_started || !was_listed,
-                cause: exit.cause,
-            });
         }
         let report = UnlockReport { reason, job };
         fail_point("dispatcher.before-unlock");

@@ -335,6 +335,12 @@ impl Reconciler {
         queue.locked_since_listing && queue.has_more && !self.world.containers.iter().any(can_start)
     }
 
+    /// Whether the queue is to be listed before the next poll interval: for its next page, or
+    /// because a container went back to it.
+    pub fn needs_queue(&self) -> bool {
+        self.poll.queue.listed_at.is_none() || self.needs_next_page()
+    }
+
     /// Whether a change of the container was reported that no poll has shown yet. A poll does not
     /// count if an action was under way.
     pub fn has_pending_change(&self, container: &ContainerUuid) -> bool {

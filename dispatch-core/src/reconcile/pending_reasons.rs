@@ -65,9 +65,19 @@ impl Reconciler {
                 }
             };
             let earlier = old.get(&container).and_then(|known| known.blocked_since);
+            let known = self.world.containers.get(&container);
+            let is_requeued = known.is_some_and(|known| {
+                // It ran before this listing began.
+                known.state == ContainerState::Running
+                    && self
+                        .world
+                        .listing
+                        .as_ref()
+                        .is_some_and(|listing| known.seen < listing.began)
+            });
             let is_blocked = match outlook {
-                PendingOutlook::Transient => false,
-                PendingOutlook::Paused => {
+                PendingOutlook::Transient if !is_requeued => false,
+                PendingOutlook::Transient | PendingOutlook::Paused => {
                     paused.insert(container.clone(), text.clone());
                     false
                 }

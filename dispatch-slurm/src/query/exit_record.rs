@@ -171,7 +171,13 @@ impl ExitRecord {
             return format!("Slurm job {job} ended with exit code {status}: {described}");
         }
         if let ("CANCELLED", Some(user)) = (state, user) {
-            return format!("Slurm job {job} was cancelled in Slurm by {user}");
+            // Slurm itself acts as root, such as after a prolog that failed.
+            let or_slurm = if user == "root" {
+                ", or by Slurm itself"
+            } else {
+                ""
+            };
+            return format!("Slurm job {job} was cancelled in Slurm by {user}{or_slurm}");
         }
         let described = match state {
             "TIMEOUT" => "reached its time limit in Slurm",

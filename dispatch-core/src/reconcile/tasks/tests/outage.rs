@@ -1,4 +1,5 @@
-//! What the users of containers are told of an outage of the scheduler, and of its end.
+//! What the users of containers are told of an outage of the scheduler, and of a job that it runs
+//! anew.
 
 use super::*;
 use crate::model::decision::Decision;
@@ -106,5 +107,27 @@ fn an_outage_is_told_once_to_all_that_wait_and_so_is_its_end() {
         assert_eq!(&*report.text, "Slurm job 3 waits for its turn");
         let outcome = Outcome::Reported(report.text.clone());
         reconciler.apply_outcome(at(11), pending.clone(), outcome, Feedback::default());
+    }
+}
+
+/// A scheduler may run a job anew by itself. Its container is told once the listing is newer than
+/// the record that says that it ran.
+#[test]
+fn a_job_that_waits_again_after_it_ran_is_told_to_stand_still() {
+    for (listed_after, is_told) in [(0, false), (1, true)] {
+        let mut reconciler = reconciler(1);
+        let runs = locked(&mut reconciler, 1);
+        let known = reconciler.world.containers.get_mut(&runs).unwrap();
+        known.state = ContainerState::Running;
+        let began = MonotonicTime(START.0 + Duration::from_secs(listed_after));
+        reconciler.apply_listing(began, vec![job_of(&runs)]);
+        let reason = PendingReason {
+            outlook: PendingOutlook::Transient,
+            text: "Slurm job 3 waits for its begin time".to_owned(),
+        };
+        let events = reconciler.set_pending_reasons(began, [(runs, reason)].into());
+        let names: Vec<&str> = events.iter().map(Decision::name).collect();
+        let expected: &[&str] = if is_told { &["job_paused"] } else { &[] };
+        assert_eq!(names, expected);
     }
 }
