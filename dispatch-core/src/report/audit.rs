@@ -3,7 +3,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
@@ -77,6 +77,9 @@ impl Audit {
         }
         let mut line = line.to_string();
         line.push('\n');
+        if !self.is_in_place() {
+            *self = Self::open(&self.path, self.limit)?;
+        }
         if self.size > 0 && self.size + line.len() as u64 > self.limit {
             self.turn_over()?;
         }
@@ -84,6 +87,13 @@ impl Audit {
         self.file.write_all(line.as_bytes())?;
         self.size += line.len() as u64;
         Ok(())
+    }
+
+    /// Whether the open file is still the one of this name. Others may rename it, as logrotate does.
+    fn is_in_place(&self) -> bool {
+        let id = |file: fs::Metadata| (file.dev(), file.ino());
+        let named = fs::metadata(&self.path).map(id).ok();
+        named.is_some() && named == self.file.metadata().map(id).ok()
     }
 
     fn turn_over(&mut self) -> io::Result<()> {
@@ -214,5 +224,25 @@ mod tests {
             json!([null, null, 61]),
         ];
         assert_eq!(shown, expected);
+    }
+
+    /// logrotate renames the file, or removes it.
+    #[test]
+    fn a_file_that_was_moved_away_is_made_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("audit.log");
+        let mut audit = Audit::open(&path, 2000).unwrap();
+        let event = Decision::JobContinues {
+            container: ContainerUuid::generate("zzzzz"),
+        };
+        let lines = |path: &Path| fs::read_to_string(path).unwrap().lines().count();
+        let old = dir.path().join("audit.log-2026");
+        audit.write(&event, None, None).unwrap();
+        fs::rename(&path, &old).unwrap();
+        audit.write(&event, None, None).unwrap();
+        assert_eq!((lines(&old), lines(&path)), (1, 1));
+        fs::remove_file(&path).unwrap();
+        audit.write(&event, None, None).unwrap();
+        assert_eq!(lines(&path), 1);
     }
 }
