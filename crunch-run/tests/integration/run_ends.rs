@@ -65,15 +65,13 @@ async fn an_image_that_is_gone_is_said_and_cancelled() {
     let job = world
         .lock(&["true"], json!({"container_image": image}))
         .await;
+    let of_image = arvados_client::filter::Query::new().filter("portable_data_hash", "=", &image);
     let found = world
         .user
-        .send::<serde_json::Value>(arvados_client::client::Call::get("collections").param(
-            "filters",
-            json!([["portable_data_hash", "=", image]]).to_string(),
-        ))
+        .page::<serde_json::Value>("collections", &of_image)
         .await
         .unwrap();
-    let uuid = found["items"][0]["uuid"].as_str().unwrap();
+    let uuid = found.items[0]["uuid"].as_str().unwrap();
     let gone = arvados_client::client::Call::delete(format!("collections/{uuid}"));
     world.user.send::<serde_json::Value>(gone).await.unwrap();
     let finished = world.run(&job, &[]).await;
