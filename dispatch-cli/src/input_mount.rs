@@ -22,9 +22,7 @@ pub async fn from_source(client: &Client, source: &Source, title: &str) -> Resul
         Source::Local(local) => {
             let items = upload::list_items_async(vec![local.clone()]).await?;
             let manifest = upload::store(client, &items, "uploading input").await?;
-            let saved = upload::save(client, &manifest, title).await?;
-            let pdh = manifest.pdh();
-            let pdh = saved.portable_data_hash.unwrap_or(pdh);
+            let (_, pdh) = upload::save(client, &manifest, title).await?;
             let path = match items.as_slice() {
                 [upload::Item::File { path, .. }] if !local.is_dir() => path.as_str(),
                 _ => "",
@@ -59,8 +57,7 @@ pub async fn from_stdin(client: &Client, title: &str) -> Result<Value, CliError>
         );
     }
     let manifest = upload::store_stream(client, "stdin", input).await?;
-    let saved = upload::save(client, &manifest, title).await?;
-    let pdh = saved.portable_data_hash.unwrap_or_else(|| manifest.pdh());
+    let (_, pdh) = upload::save(client, &manifest, title).await?;
     Ok(collection_mount(pdh.as_str(), "stdin"))
 }
 

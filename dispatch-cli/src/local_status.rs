@@ -122,11 +122,6 @@ impl Status {
         self.containers.iter().find(|c| c.container == container)
     }
 
-    fn row_mut(&mut self, container: &str) -> Option<&mut TrackedContainer> {
-        let mut rows = self.containers.iter_mut();
-        rows.find(|row| row.container == container)
-    }
-
     /// Number of containers that hold resources of this machine, as far as the dispatcher knows.
     pub fn being_handled(&self) -> u64 {
         let holds = |row: &&TrackedContainer| row.ours && row.state != "Queued";
@@ -137,11 +132,8 @@ impl Status {
     /// dispatcher. `None` if it is alone, or does not wait.
     pub fn place(&self, container: &str) -> Option<QueuePlace> {
         let number = self.container(container)?.place?;
-        let of = self
-            .containers
-            .iter()
-            .filter(|row| row.place.is_some())
-            .count();
+        let waiting = self.containers.iter().filter(|row| row.place.is_some());
+        let of = waiting.count();
         (of > 1).then_some(QueuePlace { number, of })
     }
 }
@@ -169,7 +161,8 @@ pub async fn fetch_for(session: &Session, job: &Job) -> StatusReply {
     let mut reply = fetch(session).await;
     if let StatusReply::Reply(status) = &mut reply
         && let Some(container) = &job.request.container_uuid
-        && let Some(row) = status.row_mut(container.as_str())
+        && let mut rows = status.containers.iter_mut()
+        && let Some(row) = rows.find(|row| row.container == container.as_str())
         && let Some(waits) = row.waits.take()
     {
         row.waits = Some(jobs::with_names(&session.client, waits).await);
@@ -184,13 +177,8 @@ pub async fn fetch_from(client: &Client, state: &StateDir) -> StatusReply {
     };
     let http = client.http();
     let answer = async {
-        let reply = http
-            .get(url.trim())
-            .timeout(STATUS_TIMEOUT)
-            .send()
-            .await
-            .ok()?;
-        let body = reply.bytes().await.ok()?;
+        let request = http.get(url.trim()).timeout(STATUS_TIMEOUT);
+        let body = request.send().await.ok()?.bytes().await.ok()?;
         serde_json::from_slice(&body).ok()
     };
     match answer.await {

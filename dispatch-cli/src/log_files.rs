@@ -22,16 +22,11 @@ pub struct LogFiles {
     client: Client,
     keep: KeepClient,
     files: BTreeMap<String, ReadPosition>,
-    attempt: Option<Attempt>,
+    /// The attempt that wrote the log: its container, and the number of locks. Another attempt at
+    /// the same container starts new files.
+    attempt: Option<(ContainerUuid, u32)>,
     /// Location of the saved log that was read last.
     last_location: Option<String>,
-}
-
-/// The attempt that wrote a log. Another attempt at the same container starts new files.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Attempt {
-    container: ContainerUuid,
-    lock_count: u32,
 }
 
 /// How far a file has been read.
@@ -151,19 +146,15 @@ impl LogFiles {
 
     /// Restarts at the beginning of the files if another attempt serves the job now.
     fn switch_attempt(&mut self, job: &Job) {
-        let locks = job.container.as_ref().map(|c| c.lock_count);
-        let attempt = job.request.container_uuid.clone().map(|container| Attempt {
-            container,
-            lock_count: locks.unwrap_or_default(),
-        });
+        let locks = job.container.as_ref().map_or(0, |c| c.lock_count);
+        let attempt = job.request.container_uuid.clone().map(|uuid| (uuid, locks));
         if self.attempt == attempt {
             return;
         }
-        let container = |attempt: &Option<Attempt>| attempt.as_ref().map(|a| a.container.clone());
-        if container(&self.attempt) != container(&attempt) {
+        let before = std::mem::replace(&mut self.attempt, attempt);
+        if before.map(|(uuid, _)| uuid) != job.request.container_uuid {
             self.last_location = None;
         }
-        self.attempt = attempt;
         for position in self.files.values_mut() {
             *position = ReadPosition::default();
         }

@@ -13,7 +13,7 @@ use crate::log_line::Line;
 use crate::log_printer::LinePrinter;
 use crate::printer::eprint_note;
 use crate::session::Session;
-use crate::wait_progress::WaitProgress;
+use crate::wait_progress::{Progress, WaitProgress};
 use crate::watch::{Outage, Watch};
 
 /// Intervals between two reads of a live log: after new lines, and the maximum while there are
@@ -22,13 +22,21 @@ const POLL_INTERVAL: Duration = Duration::from_millis(250);
 const MAX_POLL_INTERVAL: Duration = Duration::from_millis(1500);
 
 /// How the state of the job is shown beside its log.
-pub enum LogProgress {
-    /// A note for each state, activity and lasting reason. The last state and activity.
-    Notes(Option<String>, Box<WaitProgress>),
+pub struct LogProgress {
+    mode: Mode,
+    waiting: WaitProgress,
+    /// The last state and activity, as they were noted.
+    last_activity: Option<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    /// A note for each state, activity and lasting reason.
+    Notes,
     /// As while waiting, until the job runs.
-    UntilRunning(Box<WaitProgress>),
+    UntilRunning,
     /// The lines of the job alone, and a note if the disk is full.
-    WhileRunning(Box<WaitProgress>),
+    WhileRunning,
 }
 
 /// Prints the log of a job while it grows.
@@ -79,8 +87,9 @@ impl LogFollower<'_> {
                 };
             }
             let refreshed = jobs::refresh(client, &job).await;
-            let fresh =
-                outage.tolerate(refreshed, Instant::now(), &|text| self.progress.note(text))?;
+            let fresh = outage.tolerate(refreshed, Instant::now(), &|text| {
+                self.progress.waiting.note(text)
+            })?;
             let Some(fresh) = fresh else {
                 continue;
             };
@@ -98,34 +107,37 @@ impl LogFollower<'_> {
     }
 
     async fn show_progress(&mut self, job: &Job) {
-        match &mut self.progress {
-            LogProgress::Notes(last, reasons) => {
-                print_activity(job, last);
-                reasons.show(self.session, job, Instant::now()).await;
-            }
-            LogProgress::UntilRunning(progress) | LogProgress::WhileRunning(progress) => {
-                progress.show(self.session, job, Instant::now()).await;
-            }
+        let progress = &mut self.progress;
+        if progress.mode == Mode::Notes {
+            print_activity(job, &mut progress.last_activity);
         }
+        let now = Instant::now();
+        progress.waiting.show(self.session, job, now).await;
     }
 }
 
 impl LogProgress {
-    /// Whether nothing was said yet of what a job waits for.
-    fn is_new(&self) -> bool {
-        match self {
-            LogProgress::Notes(_, progress) | LogProgress::UntilRunning(progress) => {
-                progress.next_look().is_some()
-            }
-            LogProgress::WhileRunning(_) => false,
+    /// For a log that is followed: a note for each state, activity and lasting reason.
+    pub fn notes() -> Self {
+        Self::new(Mode::Notes, WaitProgress::of_notes())
+    }
+
+    /// For a job that was just submitted: as while waiting, until the job runs.
+    pub fn until_running() -> Self {
+        Self::new(Mode::UntilRunning, WaitProgress::new(Progress::of_one()))
+    }
+
+    fn new(mode: Mode, waiting: WaitProgress) -> Self {
+        Self {
+            mode,
+            waiting,
+            last_activity: None,
         }
     }
 
-    fn note(&self, text: &str) {
-        match self {
-            LogProgress::UntilRunning(progress) => progress.note(text),
-            _ => eprint_note(text),
-        }
+    /// Whether nothing was said yet of what a job waits for.
+    fn is_new(&self) -> bool {
+        self.mode != Mode::WhileRunning && self.waiting.next_look().is_some()
     }
 
     /// Removes the line before the first line of the log.
@@ -137,8 +149,8 @@ impl LogProgress {
 
     /// Removes the line at once.
     fn end(&mut self) {
-        if let LogProgress::UntilRunning(_) = self {
-            *self = LogProgress::WhileRunning(Box::new(WaitProgress::of_notes()));
+        if self.mode == Mode::UntilRunning {
+            *self = Self::new(Mode::WhileRunning, WaitProgress::of_notes());
         }
     }
 }

@@ -5,12 +5,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use arvados_client::api::NameKind;
-use arvados_client::{Client, UserUuid, Uuid};
+use arvados_client::{Client, GroupUuid, UserUuid};
 
 use crate::job::Job;
-
-/// Infix of the uuids of projects.
-const PROJECT_INFIX: &str = "j7d0g";
 
 /// Names by uuid.
 #[derive(Debug, Default)]
@@ -53,10 +50,8 @@ pub fn user_uuid(job: &Job) -> Option<String> {
 
 /// The project that the request is in.
 pub fn project_uuid(job: &Job) -> Option<String> {
-    let owner = job.request.owner_uuid.as_ref();
-    owner
-        .filter(|owner| owner.infix() == PROJECT_INFIX)
-        .map(Uuid::to_string)
+    let owner = job.request.owner_uuid.as_ref()?.as_str();
+    GroupUuid::parse(owner).ok().map(String::from)
 }
 
 #[cfg(test)]

@@ -55,15 +55,12 @@ pub struct StateDir {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct UpRecord {
     /// Directory with unpacked images and inputs.
-    #[serde(default)]
     pub cache_dir: Option<PathBuf>,
     /// Directory with the files of running containers.
-    #[serde(default)]
     pub scratch_dir: Option<PathBuf>,
     /// Process id of `dispatch up`.
     pub pid: u32,
     /// The server, once all programs are ready.
-    #[serde(default)]
     pub server: Option<ServerRecord>,
     /// The programs it started, so that the next `dispatch up` finds orphans.
     #[serde(default)]
@@ -94,12 +91,6 @@ pub struct ChildRecord {
     pub pid: u32,
     /// Field 22 of `/proc/PID/stat`, which distinguishes a later process with the same pid.
     pub start_time: u64,
-}
-
-/// Lock of the directory; another `dispatch up` is refused until it is dropped.
-#[derive(Debug)]
-pub struct StateDirLock {
-    _lock: File,
 }
 
 /// The directory named by the environment. An empty variable counts as unset, like every variable
@@ -138,14 +129,15 @@ impl StateDir {
         self.path.join(name)
     }
 
-    /// Creates the directory, readable by its owner only, and locks it.
-    pub fn lock(&self) -> Result<StateDirLock, StateError> {
+    /// Creates the directory, readable by its owner only, and locks it: another `dispatch up` is
+    /// refused until the file is dropped.
+    pub fn lock(&self) -> Result<File, StateError> {
         self.make_dir("")?;
         let path = self.join("lock");
         let file = lock::open(&path).map_err(|source| io_error(&path, source))?;
         // Retried, because `is_up` takes the lock briefly, too.
         match lock::acquire_within(PROBE_LOCK_TIMEOUT, || file.try_lock()) {
-            Ok(true) => Ok(StateDirLock { _lock: file }),
+            Ok(true) => Ok(file),
             Ok(false) => Err(StateError::AlreadyUp {
                 dir: self.path.display().to_string(),
                 holder: match self.record().map(|record| record.pid) {

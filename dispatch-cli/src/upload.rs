@@ -5,10 +5,10 @@ use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use arvados_client::Client;
 use arvados_client::keep::CollectionWriter;
 use arvados_client::manifest::Manifest;
 use arvados_client::records::Collection;
+use arvados_client::{Client, Pdh};
 use serde_json::json;
 use tokio::io::AsyncRead;
 
@@ -184,14 +184,16 @@ pub async fn store_stream(
     Ok(writer.finish().await?)
 }
 
-/// Creates the collection.
+/// Creates the collection. Returns it and its portable data hash.
 pub async fn save(
     client: &Client,
     manifest: &Manifest,
     name: &str,
-) -> Result<Collection, CliError> {
+) -> Result<(Collection, Pdh), CliError> {
     let attributes = json!({"manifest_text": manifest.to_string(), "name": name});
-    Ok(client.create_collection(attributes).await?)
+    let mut saved = client.create_collection(attributes).await?;
+    let pdh = saved.portable_data_hash.take();
+    Ok((saved, pdh.unwrap_or_else(|| manifest.pdh())))
 }
 
 #[cfg(test)]

@@ -92,27 +92,22 @@ pub async fn run(args: Gc, session: &Session, out: Output) -> Result<(), CliErro
         let report = json!({"deleted": args.delete, "report": total, "cache": cache});
         return out.json(&report);
     }
-    let verb = if args.delete {
-        "removed"
-    } else {
-        "can be removed"
+    let verb = match args.delete {
+        true => "removed",
+        false => "can be removed",
     };
     let blocks = |count, bytes| format!("{} ({})", plural(count, "block"), format_size(bytes));
     let trash = match total.collections {
         0 => String::new(),
         count => format!("{} in the trash and ", plural(count, "collection")),
     };
-    let (gone, kept) = (
-        blocks(total.blocks, total.bytes),
-        blocks(total.kept_blocks, total.kept_bytes),
-    );
+    let gone = blocks(total.blocks, total.bytes);
+    let kept = blocks(total.kept_blocks, total.kept_bytes);
     out.line(&format!("{trash}{gone} {verb}; {kept} stay"))?;
     let too_young = total.young_blocks.saturating_sub(total.held_blocks);
     if too_young > 0 {
-        let young = blocks(
-            too_young,
-            total.young_bytes.saturating_sub(total.held_bytes),
-        );
+        let bytes = total.young_bytes.saturating_sub(total.held_bytes);
+        let young = blocks(too_young, bytes);
         let age = format_duration(args.older_than);
         eprint_note(&format!(
             "{young} of these are unused, but not older than {age} (--older-than)"

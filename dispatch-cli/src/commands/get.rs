@@ -104,9 +104,11 @@ async fn get_range(
                 fetched.report(&dir, Some(&job));
             }
             Err(error) if error.is_outage() => return Err(error),
+            // The last one ends the command.
             Err(error) => {
-                let earlier = failed.replace(error);
-                eprint_failure(earlier);
+                if let Some(earlier) = failed.replace(error) {
+                    eprint_note(&format!("dispatch: {earlier}"));
+                }
             }
         }
     }
@@ -114,13 +116,6 @@ async fn get_range(
         out.json(&rows)?;
     }
     failed.map_or(Ok(()), Err)
-}
-
-/// Prints the error of one job of several; the last one ends the command.
-fn eprint_failure(error: Option<CliError>) {
-    if let Some(error) = error {
-        eprint_note(&format!("dispatch: {error}"));
-    }
 }
 
 async fn keep(session: &Session) -> Result<KeepClient, CliError> {

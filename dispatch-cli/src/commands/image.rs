@@ -12,7 +12,7 @@ use super::rm::can_free;
 use super::user::administrator;
 use crate::completion;
 use crate::error::CliError;
-use crate::image::remove::{self, Removed};
+use crate::image::remove;
 use crate::image::{ImageError, ImageName, ImageSource, share, store};
 use crate::printer::{Output, eprint_note, progress};
 use crate::session::Session;
@@ -104,8 +104,7 @@ async fn run_rm(args: Rm, session: &Session, out: Output) -> Result<(), CliError
         false => "it stays in the trash for two weeks".to_owned(),
     };
     for name in &args.names {
-        let removed = remove::remove(&session.client, name).await?;
-        let is_image = removed == Removed::Image;
+        let is_image = remove::remove(&session.client, name).await?;
         let note = match is_image {
             true => format!("image {name} removed; {later}"),
             false => format!("name {name} removed; the image has other names"),
@@ -174,15 +173,13 @@ async fn run_add(args: Add, session: &Session, out: Output) -> Result<(), CliErr
             "all_users": args.all_users,
         }));
     }
-    let stored = if was_there {
-        "was stored already and "
-    } else {
-        ""
+    let stored = match was_there {
+        true => "was stored already and ",
+        false => "",
     };
-    let whose = if args.all_users {
-        ", for all users"
-    } else {
-        ""
+    let whose = match args.all_users {
+        true => ", for all users",
+        false => "",
     };
     let all = all.join(", ");
     eprint_note(&format!("image {} {stored}is now {all}{whose}", &id[..12]));

@@ -14,7 +14,6 @@ use crate::log_follower::{LogFollower, LogProgress};
 use crate::log_printer::LinePrinter;
 use crate::printer::{Output, eprint_note};
 use crate::session::Session;
-use crate::wait_progress::WaitProgress;
 use crate::watch::Watch;
 
 /// Show what a job printed: its standard output on standard output, its standard error on standard
@@ -76,7 +75,7 @@ pub async fn run(args: Logs, session: &Session, out: Output) -> Result<(), CliEr
             session,
             files: &mut files,
             printer: &mut printer,
-            progress: LogProgress::Notes(None, Box::new(WaitProgress::of_notes())),
+            progress: LogProgress::notes(),
         };
         let name = job.name();
         let following = follower.until_end(job, &mut watch);

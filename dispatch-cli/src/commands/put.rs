@@ -41,8 +41,7 @@ pub async fn run(args: Put, session: &Session, out: Output) -> Result<(), CliErr
         error => error,
     })?;
     let manifest = upload::store(client, &items, "uploading").await?;
-    let saved = upload::save(client, &manifest, &name).await?;
-    let pdh = saved.portable_data_hash.unwrap_or_else(|| manifest.pdh());
+    let (saved, pdh) = upload::save(client, &manifest, &name).await?;
     if out.json {
         return out.json(&json!({
             "uuid": saved.uuid, "portable_data_hash": pdh, "name": saved.name,

@@ -16,7 +16,6 @@ use crate::log_follower::{LogFollower, LogProgress};
 use crate::log_printer::LinePrinter;
 use crate::printer::{Output, eprint_note};
 use crate::session::Session;
-use crate::wait_progress::{Progress, WaitProgress};
 use crate::watch::Watch;
 
 /// Run a job: submit it, show what it prints while it runs, and end with its exit code
@@ -56,7 +55,7 @@ pub async fn run(args: Run, session: &Session, out: Output) -> Result<Exit, CliE
             session,
             files: &mut files,
             printer: &mut printer,
-            progress: LogProgress::UntilRunning(Box::new(WaitProgress::new(Progress::of_one()))),
+            progress: LogProgress::until_running(),
         };
         let job = follower.until_end(job, &mut watch).await?;
         drop(follower);

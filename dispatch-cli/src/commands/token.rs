@@ -30,17 +30,11 @@ pub enum TokenCommand {
     /// List your tokens that have not expired
     #[command(visible_alias = "ls")]
     List,
-    Create(Create),
+    /// Make a token for yourself, and print it
+    ///
+    /// The token is printed this once and never shown again.
+    Create(TokenLimits),
     Revoke(Revoke),
-}
-
-/// Make a token for yourself, and print it
-///
-/// The token is printed this once and never shown again.
-#[derive(Debug, Args)]
-pub struct Create {
-    #[command(flatten)]
-    pub limits: TokenLimits,
 }
 
 /// Revoke tokens: they stop working at once
@@ -67,7 +61,7 @@ pub async fn run(args: Tokens, session: &Session, out: Output) -> Result<(), Cli
     let client = &session.client;
     match args.command {
         TokenCommand::List => run_list(client, out).await,
-        TokenCommand::Create(args) => create(client, None, &args.limits, out).await,
+        TokenCommand::Create(limits) => create(client, None, &limits, out).await,
         TokenCommand::Revoke(args) => run_revoke(&args.tokens, client, out).await,
     }
 }

@@ -3,6 +3,7 @@
 mod readiness;
 mod start_report;
 
+use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -20,8 +21,7 @@ use crate::error::CliError;
 use crate::local_status::URL_FILE;
 use crate::printer::{Output, eprint_note};
 use crate::state_dir::{
-    ChildRecord, LOCAL_STATE_DIR, RECORD_FILE, ServerRecord, StateDir, StateDirLock, StateError,
-    UpRecord,
+    ChildRecord, LOCAL_STATE_DIR, RECORD_FILE, ServerRecord, StateDir, StateError, UpRecord,
 };
 use crate::supervise::child::{Event, MakeCommand, SupervisedChild};
 use crate::supervise::log::Log;
@@ -95,15 +95,16 @@ struct Supervisor {
     signals: (Signal, Signal),
     /// `None` if hangups are ignored, as below `nohup`.
     hangup: Option<Signal>,
-    _lock: StateDirLock,
+    /// The lock of the state directory.
+    _lock: File,
 }
 
 pub async fn run(args: Up, state: StateDir) -> Result<(), CliError> {
     // First: it may start this program anew.
-    let (has_group, note) = delegated_group::enter().await;
-    if let Some(note) = note {
+    let has_group = delegated_group::enter().await.unwrap_or_else(|note| {
         eprint_note(&format!("dispatch: {note}"));
-    }
+        false
+    });
     let mut supervisor = Supervisor::start(state).await?;
     let mut children = Vec::new();
     let result = run_children(&args, has_group, &mut supervisor, &mut children).await;
@@ -194,17 +195,16 @@ impl Supervisor {
                     delay.as_secs_f64()
                 ));
             }
-            Some(Event::SpawnFailed { error, .. }) => eprint_note(&format!("dispatch: {error}")),
+            Some(Event::SpawnFailed { error }) => eprint_note(&format!("dispatch: {error}")),
             Some(Event::StdoutLine { .. }) | None => {}
         }
         Ok(event)
     }
 
     fn record_child(&mut self, child: &ChildRecord) -> Result<(), CliError> {
-        self.record
-            .children
-            .retain(|known| known.name != child.name);
-        self.record.children.push(child.clone());
+        let children = &mut self.record.children;
+        children.retain(|known| known.name != child.name);
+        children.push(child.clone());
         self.save()
     }
 

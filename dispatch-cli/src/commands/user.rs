@@ -28,8 +28,13 @@ pub enum UserCommand {
     /// List the users
     #[command(visible_alias = "ls")]
     List,
-    Disable(Disable),
-    Enable(Enable),
+    /// Disable a user: all tokens of the user stop working at once
+    ///
+    /// Jobs of the user go on, and what the user stored stays. Only jobs with --network lose their
+    /// access to the API, and with it their output. Stop them with 'dispatch --admin kill UUID'.
+    Disable(KnownUser),
+    /// Enable a disabled user: the tokens of the user work again
+    Enable(KnownUser),
     Token(Token),
 }
 
@@ -44,19 +49,9 @@ pub struct Add {
     pub email: Option<String>,
 }
 
-/// Disable a user: all tokens of the user stop working at once
-///
-/// Jobs of the user go on, and what the user stored stays. Only jobs with --network lose their
-/// access to the API, and with it their output. Stop them with 'dispatch --admin kill UUID'.
+/// A user that exists.
 #[derive(Debug, Args)]
-pub struct Disable {
-    /// Login name
-    pub name: String,
-}
-
-/// Enable a disabled user: the tokens of the user work again
-#[derive(Debug, Args)]
-pub struct Enable {
+pub struct KnownUser {
     /// Login name
     pub name: String,
 }

@@ -48,7 +48,7 @@ impl ImageSource {
                 || files.contains("manifest.json");
             return match unpacked {
                 true => Self::of_files(files, name, architecture),
-                false => Ok(Self::of_root(RootDir::measure(path)?)),
+                false => Self::of_root(path),
             };
         }
         Self::of_files(Files::archive(path)?, name, architecture)
@@ -71,12 +71,13 @@ impl ImageSource {
         })
     }
 
-    fn of_root(root: RootDir) -> Self {
-        Self {
+    fn of_root(path: &Path) -> Result<Self, ImageError> {
+        let root = RootDir::measure(path)?;
+        Ok(Self {
             id: pack::root_config(&root.diff_id).0,
             size: root.size,
             origin: Origin::Root(root),
-        }
+        })
     }
 
     /// The names that the archive gives the image. An OCI layout may have a tag alone, which is no

@@ -18,17 +18,9 @@ use crate::error::CliError;
 use crate::job::Job;
 use crate::jobs;
 
-/// What became of an image.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Removed {
-    /// Only the name is gone: the image has others.
-    Name,
-    /// The image is in the trash.
-    Image,
-}
-
-/// Removes the user's image of this name.
-pub async fn remove(client: &Client, name: &ImageName) -> Result<Removed, CliError> {
+/// Removes the user's image of this name. Returns whether the image is in the trash now; else it
+/// has other names, and only this one is gone.
+pub async fn remove(client: &Client, name: &ImageName) -> Result<bool, CliError> {
     let user = client.current_user().await?.uuid.to_string();
     let text = name.to_string();
     let spellings = name.spellings();
@@ -44,7 +36,7 @@ pub async fn remove(client: &Client, name: &ImageName) -> Result<Removed, CliErr
             false => store::missing(client, &text).await,
         });
     }
-    let mut removed = Removed::Name;
+    let mut is_image_removed = false;
     let heads: BTreeSet<&str> = own.iter().map(|link| link.head_uuid.as_str()).collect();
     for head in heads {
         let of_image = |class| {
@@ -62,14 +54,14 @@ pub async fn remove(client: &Client, name: &ImageName) -> Result<Removed, CliErr
                 delete(client, &format!("links/{}", hash.uuid)).await?;
             }
             delete(client, &format!("collections/{head}")).await?;
-            removed = Removed::Image;
+            is_image_removed = true;
         }
         // The name last: if this is interrupted, the image is still there to be removed again.
         for link in own.iter().filter(|link| link.head_uuid == head) {
             delete(client, &format!("links/{}", link.uuid)).await?;
         }
     }
-    Ok(removed)
+    Ok(is_image_removed)
 }
 
 /// Writes the last name of an image into its collection. If the server does not take it, the image
@@ -129,7 +121,7 @@ pub async fn name_again(client: &Client, uuid: &str) -> Result<Option<Restored>,
     if taken.iter().any(is_taken) {
         return Ok(Some(Restored::NameTaken(name)));
     }
-    store::link_by_hash(client, hash, &collection).await?;
+    store::link(client, HASH_LINK_CLASS, hash, &collection).await?;
     store::tag(client, &name.to_string(), &collection).await?;
     Ok(Some(Restored::Named(name)))
 }
@@ -145,13 +137,10 @@ async fn check_unused(client: &Client, uuid: &str, name: &ImageName) -> Result<(
     // The request has what the user wrote, and the container the content that it means.
     let needs_it = |job: &&Job| {
         let written = &job.request.container_image;
-        let content = job
-            .container
-            .as_ref()
-            .map(|c| c.container_image.to_string());
-        let of_request =
-            written == uuid || written.parse().is_ok_and(|image: ImageName| image == *name);
-        of_request || pdh.is_some() && content == pdh
+        let container = job.container.as_ref();
+        let content = container.map(|c| c.container_image.clone());
+        let is_name = written.parse().is_ok_and(|image: ImageName| image == *name);
+        written == uuid || is_name || pdh.is_some() && content == pdh
     };
     let user = open.iter().find(needs_it);
     match user.map(Job::name) {

@@ -120,17 +120,9 @@ pub async fn store(
             "properties": {NAME_PROPERTY: name.to_string()},
         }))
         .await?;
-    link_by_hash(client, &format!("sha256:{id}"), &collection).await?;
+    let hash = format!("sha256:{id}");
+    link(client, HASH_LINK_CLASS, &hash, &collection).await?;
     Ok(collection)
-}
-
-/// Links a collection by the hash of the image in it (`sha256:…`).
-pub async fn link_by_hash(
-    client: &Client,
-    hash: &str,
-    collection: &Collection,
-) -> Result<(), CliError> {
-    link(client, HASH_LINK_CLASS, hash, collection).await
 }
 
 /// Names the image in `collection`. An image that had the name before loses it.
@@ -150,7 +142,8 @@ pub async fn long_names(client: &Client, name: &ImageName) -> Result<Vec<String>
     Ok(names.into_iter().collect())
 }
 
-async fn link(
+/// Links the image in `collection` by its name or hash (`sha256:…`).
+pub async fn link(
     client: &Client,
     class: &str,
     name: &str,

@@ -42,8 +42,8 @@ pub enum Event {
         status: ExitStatus,
         delay: Duration,
     },
-    /// The program could not be started; the start is retried after the delay.
-    SpawnFailed { error: UpError, delay: Duration },
+    /// The program could not be started; the start is retried.
+    SpawnFailed { error: UpError },
 }
 
 /// Makes the command of a program. Called before every start, because a port may have to change.
@@ -101,32 +101,29 @@ async fn supervise(
                 source,
             })
         });
-        let event = match started {
-            Err(error) => {
-                let delay = backoff.next_delay();
-                Event::SpawnFailed { error, delay }
-            }
+        let ended = match started {
+            Err(error) => Err(error),
             Ok(child) => match run_once(name, child, &log, &events, &stop).await {
                 None => return,
-                Some(status) => {
-                    if started_at.elapsed() >= BACKOFF_RESET_AFTER {
-                        backoff.reset();
-                    }
-                    let delay = backoff.next_delay();
-                    log.append_note(&format!(
-                        "{name} ended ({status}); restarting it in {delay:?}"
-                    ));
-                    Event::Exited {
-                        name,
-                        status,
-                        delay,
-                    }
-                }
+                Some(status) => Ok(status),
             },
         };
-        let delay = match &event {
-            Event::SpawnFailed { delay, .. } | Event::Exited { delay, .. } => *delay,
-            Event::Started(_) | Event::StdoutLine { .. } => Duration::ZERO,
+        if ended.is_ok() && started_at.elapsed() >= BACKOFF_RESET_AFTER {
+            backoff.reset();
+        }
+        let delay = backoff.next_delay();
+        let event = match ended {
+            Err(error) => Event::SpawnFailed { error },
+            Ok(status) => {
+                log.append_note(&format!(
+                    "{name} ended ({status}); restarting it in {delay:?}"
+                ));
+                Event::Exited {
+                    name,
+                    status,
+                    delay,
+                }
+            }
         };
         // The receiver is closed only while everything is being stopped.
         let _ = events.send(event).await;

@@ -68,18 +68,12 @@ impl Facts {
     }
 
     fn step(self) -> Step {
-        match self {
-            Self { mode, .. } if mode != Mode::V2 => Step::None,
-            Self {
-                has_asked: true, ..
-            } => Step::Enter,
-            Self {
-                has_systemd: false, ..
-            } => Step::None,
-            Self {
-                is_root, lingers, ..
-            } if is_root || lingers => Step::AskForScope,
-            _ => Step::NeedsLinger,
+        match self.mode {
+            Mode::V2 if self.has_asked => Step::Enter,
+            Mode::V2 if !self.has_systemd => Step::None,
+            Mode::V2 if self.is_root || self.lingers => Step::AskForScope,
+            Mode::V2 => Step::NeedsLinger,
+            _ => Step::None,
         }
     }
 }
@@ -97,32 +91,23 @@ fn lingers() -> bool {
 
 /// Has this process in a group beside which containers get theirs, if there can be one. This may
 /// start the program anew, with the same arguments and the same pid. Returns whether crunch-run can
-/// make groups, and a sentence to print if a command of the user would allow it.
-pub async fn enter() -> (bool, Option<String>) {
+/// make groups, or a sentence to print if it cannot and a user would want to know.
+pub async fn enter() -> Result<bool, String> {
     match Facts::here().step() {
-        Step::None => (false, None),
-        Step::NeedsLinger => (
-            false,
-            Some(
-                "the kernel can limit memory, CPUs and processes of containers after: loginctl enable-linger"
-                    .to_owned(),
-            ),
+        Step::None => Ok(false),
+        Step::NeedsLinger => Err(
+            "the kernel can limit memory, CPUs and processes of containers after: loginctl enable-linger"
+                .to_owned(),
         ),
         Step::AskForScope => match restart_in_scope().await {
             Ok(never) => match never {},
             // Root makes groups where it is.
-            Err(_) if geteuid().is_root() => (false, None),
-            Err(error) => (
-                false,
-                Some(format!("the kernel cannot limit containers: {error}")),
-            ),
+            Err(_) if geteuid().is_root() => Ok(false),
+            Err(error) => Err(format!("the kernel cannot limit containers: {error}")),
         },
         Step::Enter => match go_down() {
-            Ok(()) => (true, None),
-            Err(error) => (
-                false,
-                Some(format!("the control group of systemd cannot be used: {error}")),
-            ),
+            Ok(()) => Ok(true),
+            Err(error) => Err(format!("the control group of systemd cannot be used: {error}")),
         },
     }
 }

@@ -115,7 +115,7 @@ impl ReadinessDeadline {
                 }
                 .into())
             }
-            Some(Event::SpawnFailed { error, .. }) => Err(error.into()),
+            Some(Event::SpawnFailed { error }) => Err(error.into()),
             other => Ok(other),
         }
     }

@@ -67,24 +67,15 @@ pub async fn print_capacity(state: &StateDir, args: &Up) -> Result<(), CliError>
         if let Some(capacity) = status.capacity {
             let amounts = capacity.description();
             eprint_note(&format!("dispatch: containers can have {amounts}"));
-            let too_much = [
-                (
-                    "--cpus",
-                    args.cpus
-                        .is_some_and(|cpus| u64::from(cpus) > capacity.cpus),
-                ),
-                (
-                    "--memory",
-                    args.memory.is_some_and(|ram| ram > capacity.ram),
-                ),
-            ];
-            for (flag, _) in too_much
-                .into_iter()
-                .filter(|(_, asks_for_more)| *asks_for_more)
-            {
-                eprint_note(&format!(
-                    "dispatch: {flag} is more than this machine has, and limits nothing"
-                ));
+            for (flag, wanted, has) in [
+                ("--cpus", args.cpus.map(u64::from), capacity.cpus),
+                ("--memory", args.memory, capacity.ram),
+            ] {
+                if wanted.is_some_and(|wanted| wanted > has) {
+                    eprint_note(&format!(
+                        "dispatch: {flag} is more than this machine has, and limits nothing"
+                    ));
+                }
             }
             break;
         }
