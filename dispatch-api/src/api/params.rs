@@ -24,20 +24,10 @@ const JSON_PARAMETERS: [&str; 11] = [
     "include",
 ];
 
-/// Parameters that are never attributes of a record.
-const RESERVED_PARAMETERS: [&str; 20] = [
-    "filters",
-    "order",
-    "select",
-    "where",
-    "distinct",
-    "limit",
-    "offset",
+/// Other parameters that are never attributes of a record.
+const OTHER_PARAMETERS: [&str; 10] = [
     "count",
-    "include_trash",
     "include_old_versions",
-    "ensure_unique_name",
-    "replace_files",
     "replace_segments",
     "api_token",
     "_method",
@@ -47,6 +37,10 @@ const RESERVED_PARAMETERS: [&str; 20] = [
     "format",
     "uuid",
 ];
+
+fn is_parameter(name: &str) -> bool {
+    JSON_PARAMETERS.contains(&name) || OTHER_PARAMETERS.contains(&name)
+}
 
 #[derive(Debug, Default)]
 pub struct Params {
@@ -141,7 +135,7 @@ impl Params {
             None => self
                 .body
                 .iter()
-                .filter(|(name, _)| !RESERVED_PARAMETERS.contains(&name.as_str()))
+                .filter(|(name, _)| !is_parameter(name))
                 .map(|(name, value)| (name.clone(), value.clone()))
                 .collect(),
         };
