@@ -17,6 +17,19 @@ pub enum AttrType {
 }
 
 impl AttrType {
+    /// An attribute of this type.
+    pub const fn attr(self, name: &'static str) -> Attr {
+        Attr {
+            name,
+            kind: self,
+            nullable: false,
+            hidden: false,
+            unsearchable: false,
+            queryable: false,
+            bulky: false,
+        }
+    }
+
     /// What a value must be, as the end of a sentence.
     fn description(self) -> &'static str {
         match self {
@@ -49,46 +62,6 @@ pub struct Attr {
 }
 
 impl Attr {
-    const fn new(name: &'static str, kind: AttrType) -> Self {
-        Attr {
-            name,
-            kind,
-            nullable: false,
-            hidden: false,
-            unsearchable: false,
-            queryable: false,
-            bulky: false,
-        }
-    }
-
-    pub const fn text(name: &'static str) -> Self {
-        Self::new(name, AttrType::Text)
-    }
-
-    pub const fn int(name: &'static str) -> Self {
-        Self::new(name, AttrType::Int)
-    }
-
-    pub const fn float(name: &'static str) -> Self {
-        Self::new(name, AttrType::Float)
-    }
-
-    pub const fn bool(name: &'static str) -> Self {
-        Self::new(name, AttrType::Bool)
-    }
-
-    pub const fn time(name: &'static str) -> Self {
-        Self::new(name, AttrType::Time)
-    }
-
-    pub const fn object(name: &'static str) -> Self {
-        Self::new(name, AttrType::Object)
-    }
-
-    pub const fn array(name: &'static str) -> Self {
-        Self::new(name, AttrType::Array)
-    }
-
     pub const fn null(mut self) -> Self {
         self.nullable = true;
         self
@@ -201,25 +174,26 @@ fn json_type(value: &Value) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use super::AttrType::{Bool, Int, Object, Text, Time};
     use super::*;
 
     #[test]
     fn attribute_values_are_brought_into_their_stored_form() {
         let cases = [
-            (Attr::int("n"), json!("12"), Some(json!(12))),
-            (Attr::int("n"), json!(1.5), None),
-            (Attr::int("n").null(), json!(null), Some(json!(null))),
-            (Attr::int("n"), json!(null), Some(json!(0))),
-            (Attr::bool("b"), json!("true"), Some(json!(true))),
-            (Attr::object("o"), json!([]), None),
-            (Attr::object("o"), json!(null), Some(json!({}))),
-            (Attr::text("t"), json!({"a": 1}), None),
+            (Int.attr("n"), json!("12"), Some(json!(12))),
+            (Int.attr("n"), json!(1.5), None),
+            (Int.attr("n").null(), json!(null), Some(json!(null))),
+            (Int.attr("n"), json!(null), Some(json!(0))),
+            (Bool.attr("b"), json!("true"), Some(json!(true))),
+            (Object.attr("o"), json!([]), None),
+            (Object.attr("o"), json!(null), Some(json!({}))),
+            (Text.attr("t"), json!({"a": 1}), None),
             (
-                Attr::time("t"),
+                Time.attr("t"),
                 json!("2026-01-01T00:00:00Z"),
                 Some(json!("2026-01-01T00:00:00.000000000Z")),
             ),
-            (Attr::time("t"), json!("soon"), None),
+            (Time.attr("t"), json!("soon"), None),
         ];
         for (attr, given, expected) in cases {
             assert_eq!(attr.coerce(&given).ok(), expected, "{attr:?} {given}");

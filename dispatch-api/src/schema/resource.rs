@@ -1,15 +1,16 @@
 //! One kind of record: its names in paths, bodies and uuids, and its attributes.
 
 use super::attribute::Attr;
+use super::attribute::AttrType::{Int, Text, Time};
 
 /// What every stored record has.
 pub const COMMON: [Attr; 6] = [
-    Attr::text("uuid"),
-    Attr::text("owner_uuid"),
-    Attr::time("created_at"),
-    Attr::time("modified_at"),
-    Attr::text("modified_by_user_uuid").null(),
-    Attr::int("row_version").hidden(),
+    Text.attr("uuid"),
+    Text.attr("owner_uuid"),
+    Time.attr("created_at"),
+    Time.attr("modified_at"),
+    Text.attr("modified_by_user_uuid").null(),
+    Int.attr("row_version").hidden(),
 ];
 
 /// One kind of record.

@@ -1,6 +1,6 @@
 //! Users, tokens and groups.
 
-use super::attribute::Attr;
+use super::attribute::AttrType::{Array, Bool, Object, Text, Time};
 use super::resource::{COMMON, Resource};
 
 pub static USERS: Resource = Resource {
@@ -11,21 +11,21 @@ pub static USERS: Resource = Resource {
     infix: "tpzed",
     common: &COMMON,
     attrs: &[
-        Attr::text("email"),
-        Attr::text("username"),
-        Attr::text("first_name"),
-        Attr::text("last_name"),
-        Attr::text("identity_url").unsearchable(),
-        Attr::bool("is_active"),
-        Attr::bool("is_admin"),
-        Attr::object("prefs").unsearchable(),
+        Text.attr("email"),
+        Text.attr("username"),
+        Text.attr("first_name"),
+        Text.attr("last_name"),
+        Text.attr("identity_url").unsearchable(),
+        Bool.attr("is_active"),
+        Bool.attr("is_admin"),
+        Object.attr("prefs").unsearchable(),
     ],
     computed: &[
-        Attr::text("full_name"),
-        Attr::bool("is_invited"),
-        Attr::bool("can_write"),
-        Attr::bool("can_manage"),
-        Attr::array("writable_by"),
+        Text.attr("full_name"),
+        Bool.attr("is_invited"),
+        Bool.attr("can_write"),
+        Bool.attr("can_manage"),
+        Array.attr("writable_by"),
     ],
 };
 
@@ -37,17 +37,17 @@ pub static TOKENS: Resource = Resource {
     infix: "gj3su",
     common: &COMMON,
     attrs: &[
-        Attr::text("api_token").unsearchable(),
-        Attr::array("scopes"),
-        Attr::time("expires_at").null(),
-        Attr::time("last_used_at").null(),
-        Attr::text("last_used_by_ip_address").null(),
-        Attr::text("created_by_ip_address").null(),
+        Text.attr("api_token").unsearchable(),
+        Array.attr("scopes"),
+        Time.attr("expires_at").null(),
+        Time.attr("last_used_at").null(),
+        Text.attr("last_used_by_ip_address").null(),
+        Text.attr("created_by_ip_address").null(),
         // The container of an attempt token; null for every other token.
-        Attr::text("attempt_of").null().hidden(),
+        Text.attr("attempt_of").null().hidden(),
         // The container that the server created this token for.
-        Attr::text("container_of").null().hidden(),
-        Attr::text("created_by").null().hidden(),
+        Text.attr("container_of").null().hidden(),
+        Text.attr("created_by").null().hidden(),
     ],
     computed: &[],
 };
@@ -60,18 +60,18 @@ pub static GROUPS: Resource = Resource {
     infix: "j7d0g",
     common: &COMMON,
     attrs: &[
-        Attr::text("name"),
-        Attr::text("description").null(),
-        Attr::text("group_class"),
-        Attr::object("properties").queryable(),
-        Attr::bool("is_trashed"),
-        Attr::time("trash_at").null(),
-        Attr::time("delete_at").null(),
-        Attr::text("created_by").null().hidden(),
+        Text.attr("name"),
+        Text.attr("description").null(),
+        Text.attr("group_class"),
+        Object.attr("properties").queryable(),
+        Bool.attr("is_trashed"),
+        Time.attr("trash_at").null(),
+        Time.attr("delete_at").null(),
+        Text.attr("created_by").null().hidden(),
     ],
     computed: &[
-        Attr::bool("can_write"),
-        Attr::bool("can_manage"),
-        Attr::text("frozen_by_uuid").null(),
+        Bool.attr("can_write"),
+        Bool.attr("can_manage"),
+        Text.attr("frozen_by_uuid").null(),
     ],
 };

@@ -1,6 +1,6 @@
 //! Registered workflows.
 
-use super::attribute::Attr;
+use super::attribute::AttrType::Text;
 use super::resource::{COMMON, Resource};
 
 pub static WORKFLOWS: Resource = Resource {
@@ -11,10 +11,10 @@ pub static WORKFLOWS: Resource = Resource {
     infix: "7fd4e",
     common: &COMMON,
     attrs: &[
-        Attr::text("name"),
-        Attr::text("description").null(),
+        Text.attr("name"),
+        Text.attr("description").null(),
         // CWL as YAML or JSON.
-        Attr::text("definition").null(),
+        Text.attr("definition").null(),
     ],
     computed: &[],
 };
