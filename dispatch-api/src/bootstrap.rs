@@ -3,7 +3,6 @@
 use rusqlite::Connection;
 use serde_json::json;
 
-use crate::auth::Identity;
 use crate::auth::secrets;
 use crate::db::rows;
 use crate::error::Result;
@@ -38,12 +37,11 @@ pub fn ensure_users_and_tokens(
 fn ensure_group(tx: &Tx<'_>) -> Result<()> {
     let uuid = tx.config.all_users_group();
     if tx.fetch(&GROUPS, &uuid)?.is_none() {
-        let system = Identity::system(tx.config.system_user());
         let group = Record::new()
             .with("uuid", uuid)
             .with("name", "All users")
             .with("group_class", "role");
-        tx.create(&GROUPS, &system, group)?;
+        tx.create(&GROUPS, &tx.system, group)?;
     }
     Ok(())
 }
@@ -52,7 +50,6 @@ fn ensure_user(tx: &Tx<'_>, name: &str) -> Result<Record> {
     if let Some(user) = rows::find(tx.conn, &USERS, "username = ?1", &[&name])?.pop() {
         return Ok(user);
     }
-    let system = Identity::system(tx.config.system_user());
     let mut user = Record::new()
         .with("owner_uuid", tx.config.system_user())
         .with("username", name)
@@ -65,7 +62,7 @@ fn ensure_user(tx: &Tx<'_>, name: &str) -> Result<Record> {
     if name == "root" {
         user.set("uuid", tx.config.system_user());
     }
-    tx.create(&USERS, &system, user)
+    tx.create(&USERS, &tx.system, user)
 }
 
 /// The user's oldest unrestricted token without expiry; created if missing.
@@ -81,7 +78,6 @@ fn ensure_token(tx: &Tx<'_>, name: &str, user_uuid: &str) -> Result<Record> {
     if let Some(token) = known.into_iter().next() {
         return Ok(token);
     }
-    let system = Identity::system(tx.config.system_user());
     let mut token = Record::new()
         .with("owner_uuid", user_uuid)
         .with("api_token", secrets::new_token_secret())
@@ -90,5 +86,5 @@ fn ensure_token(tx: &Tx<'_>, name: &str, user_uuid: &str) -> Result<Record> {
     if name == "root" && tx.fetch(&TOKENS, &root_uuid)?.is_none() {
         token.set("uuid", root_uuid);
     }
-    tx.create(&TOKENS, &system, token)
+    tx.create(&TOKENS, &tx.system, token)
 }

@@ -5,7 +5,6 @@
 
 use std::time::Duration;
 
-use crate::auth::Identity;
 use crate::clock;
 use crate::db::rows;
 use crate::error::Result;
@@ -58,18 +57,16 @@ pub fn run_batch(tx: &Tx<'_>) -> Result<BatchResult> {
 
 /// Moves collections or projects to the trash whose time has come. Returns how many.
 fn trash_expired(tx: &Tx<'_>, resource: &'static Resource) -> Result<usize> {
-    let system = Identity::system(tx.config.system_user());
     let due = "is_trashed = 0 AND trash_at <= ?1 LIMIT ?2";
     let due = rows::find(tx.conn, resource, due, &[&tx.now, &BATCH_ROWS])?;
     for record in &due {
         let trashed = record.clone().with("is_trashed", true);
-        tx.update_derived(resource, &system, record, trashed)?;
+        tx.update_derived(resource, record, trashed)?;
     }
     Ok(due.len())
 }
 
 fn delete_expired(tx: &Tx<'_>) -> Result<usize> {
-    let system = Identity::system(tx.config.system_user());
     let mut any = tx
         .conn
         .prepare_cached("SELECT 1 FROM collections WHERE delete_at <= ?1")?;
@@ -85,7 +82,7 @@ fn delete_expired(tx: &Tx<'_>) -> Result<usize> {
         project::MAX_BATCH_BYTES,
     )?;
     for collection in &due {
-        tx.delete(&COLLECTIONS, &system, collection)?;
+        tx.delete(&COLLECTIONS, &tx.system, collection)?;
     }
     Ok(due.len())
 }
@@ -118,6 +115,7 @@ fn remove_expired_overrides(tx: &Tx<'_>) -> Result<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::auth::Identity;
     use crate::record::Record;
     use crate::schema::{CONTAINERS, TOKENS};
     use crate::store::cluster_config::ClusterConfig;

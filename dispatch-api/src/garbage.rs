@@ -18,7 +18,6 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::app::App;
-use crate::auth::Identity;
 use crate::blocks::signature;
 use crate::blocks::sweep::StoredBlock;
 use crate::clock;
@@ -201,9 +200,8 @@ fn empty_trash(app: &App, older_than: Duration) -> Result<u64> {
 }
 
 fn delete(tx: &Tx<'_>, uuid: &str) -> Result<()> {
-    let system = Identity::system(tx.config.system_user());
     match rows::fetch(tx.conn, &COLLECTIONS, uuid)? {
-        Some(collection) => tx.delete(&COLLECTIONS, &system, &collection),
+        Some(collection) => tx.delete(&COLLECTIONS, &tx.system, &collection),
         None => Ok(()),
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, ToSql};
 
-use crate::auth::{Caller, Identity, permission};
+use crate::auth::{Caller, permission};
 use crate::clock;
 use crate::container::request;
 use crate::db::rows;
@@ -92,13 +92,11 @@ pub fn delete_expired(tx: &Tx<'_>, limit: i64) -> Result<usize> {
     let later = project
         .clone()
         .with("delete_at", clock::after(IN_USE_DELAY));
-    let system = Identity::system(tx.config.system_user());
-    tx.update_derived(&GROUPS, &system, &project, later)?;
+    tx.update_derived(&GROUPS, &project, later)?;
     Ok(1)
 }
 
 fn delete_contents(tx: &Tx<'_>, project: &str, limit: i64) -> Result<usize> {
-    let system = Identity::system(tx.config.system_user());
     let find = |resource, condition: &str, params: &[&dyn ToSql]| {
         let clause = format!("owner_uuid IN ({BELOW_SQL}) {condition} LIMIT ?");
         rows::find_up_to(tx.conn, resource, &clause, params, MAX_BATCH_BYTES)
@@ -106,17 +104,17 @@ fn delete_contents(tx: &Tx<'_>, project: &str, limit: i64) -> Result<usize> {
     let requests = find(&CONTAINER_REQUESTS, "", &[&project, &limit])?;
     for request in &requests {
         // Its container ends, if nobody else asks for it.
-        request::delete(tx, &system, request.uuid())?;
+        request::delete(tx, &tx.system, request.uuid())?;
     }
     let workflows = find(&WORKFLOWS, "", &[&project, &limit])?;
     for workflow in &workflows {
-        tx.delete(&WORKFLOWS, &system, workflow)?;
+        tx.delete(&WORKFLOWS, &tx.system, workflow)?;
     }
     let in_use = garbage::content_in_use(tx.conn)?;
     let unused = "AND portable_data_hash NOT IN (SELECT value FROM json_each(?))";
     let collections = find(&COLLECTIONS, unused, &[&project, &in_use, &limit])?;
     for collection in &collections {
-        tx.delete(&COLLECTIONS, &system, collection)?;
+        tx.delete(&COLLECTIONS, &tx.system, collection)?;
     }
     let deleted = requests.len() + workflows.len() + collections.len();
     if deleted > 0 || has_collections(tx.conn, project)? {
@@ -129,7 +127,7 @@ fn delete_contents(tx: &Tx<'_>, project: &str, limit: i64) -> Result<usize> {
     );
     let groups = rows::find(tx.conn, &GROUPS, &innermost, &[&project, &limit])?;
     for group in &groups {
-        delete(tx, &system, group)?;
+        delete(tx, &tx.system, group)?;
     }
     Ok(groups.len())
 }
@@ -151,7 +149,6 @@ mod tests {
         let connection = crate::db::open(&directory.path().join("state.db")).unwrap();
         let config = ClusterConfig::for_tests();
         let tx = Tx::new(&connection, &config);
-        let system = Identity::system(config.system_user());
         let create = |resource: &'static Resource, owner: &str, name: &str| {
             let record = Record::new().with("owner_uuid", owner).with("name", name);
             let record = match resource.table {
@@ -160,7 +157,7 @@ mod tests {
                     .with("current_version_uuid", name),
                 _ => record,
             };
-            tx.create(resource, &system, record).unwrap()
+            tx.create(resource, &tx.system, record).unwrap()
         };
         let me = config.system_user();
         let [gone, other] = ["gone", "other"].map(|name| create(&GROUPS, &me, name));
@@ -178,22 +175,22 @@ mod tests {
             .with("tail_uuid", me.as_str())
             .with("head_uuid", inner.uuid())
             .with("link_class", "permission");
-        tx.create(&LINKS, &system, link).unwrap();
-        let trashed = trash(&tx, &system, gone.uuid()).unwrap();
+        tx.create(&LINKS, &tx.system, link).unwrap();
+        let trashed = trash(&tx, &tx.system, gone.uuid()).unwrap();
         assert_eq!(delete_expired(&tx, 100).unwrap(), 0, "it was just trashed");
 
         let end = |project: &Record| {
             let old = tx.fetch(&GROUPS, project.uuid()).unwrap().unwrap();
             let ended = old.clone().with("delete_at", clock::before(TEST_AGE));
-            tx.update_derived(&GROUPS, &system, &old, ended).unwrap();
+            tx.update_derived(&GROUPS, &old, ended).unwrap();
         };
         end(&trashed);
-        untrash(&tx, &system, gone.uuid(), false).unwrap_err();
+        untrash(&tx, &tx.system, gone.uuid(), false).unwrap_err();
         // A container that runs reads one of its collections.
         let container = Record::new()
             .with("state", "Running")
             .with("container_image", format!("of {}", inner.uuid()));
-        let container = tx.create(&CONTAINERS, &system, container).unwrap();
+        let container = tx.create(&CONTAINERS, &tx.system, container).unwrap();
         for _ in 0..100 {
             delete_expired(&tx, 1).unwrap();
         }
@@ -203,8 +200,7 @@ mod tests {
         let later = delete_expired(&tx, 1).unwrap();
         assert_eq!(later, 0, "it is looked at again in an hour");
         let done = container.clone().with("state", "Complete");
-        tx.update_derived(&CONTAINERS, &system, &container, done)
-            .unwrap();
+        tx.update_derived(&CONTAINERS, &container, done).unwrap();
         end(&gone);
         // In parts, as the periodic task does.
         let mut parts = 0;

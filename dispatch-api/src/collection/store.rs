@@ -37,12 +37,11 @@ pub fn create(
 /// Creates a collection for the server itself from stored content, with a unique name.
 pub fn create_from_content(
     tx: &Tx<'_>,
-    caller: &Caller,
     mut collection: Record,
     content: ManifestContent,
 ) -> Result<Record> {
     set_content(&mut collection, content);
-    insert(tx, caller, collection, true)
+    insert(tx, &tx.system, collection, true)
 }
 
 fn insert(
@@ -112,15 +111,10 @@ pub struct UpdateOptions<'a> {
     pub if_match: Option<&'a str>,
 }
 
-pub fn replace_content(
-    tx: &Tx<'_>,
-    caller: &Caller,
-    old: &Record,
-    manifest: &str,
-) -> Result<Record> {
+pub fn replace_content(tx: &Tx<'_>, old: &Record, manifest: &str) -> Result<Record> {
     let mut new = old.clone();
     set_content(&mut new, ManifestContent::parse(manifest)?);
-    tx.update(&COLLECTIONS, caller, old, new)
+    tx.update(&COLLECTIONS, &tx.system, old, new)
 }
 
 /// Moves a collection to the trash; expiry deletes it two weeks later.

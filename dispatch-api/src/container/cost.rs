@@ -1,6 +1,5 @@
 //! The cost of requests: of all their containers, and of what those requested.
 
-use crate::auth::Caller;
 use crate::error::Result;
 use crate::record::Record;
 use crate::schema::CONTAINERS;
@@ -12,7 +11,7 @@ pub fn cumulative(request: &Record, container: &Record) -> f64 {
 }
 
 /// Adds the cost of a child request to its parent container.
-pub fn add_to_parent(tx: &Tx<'_>, system: &Caller, request: &Record) -> Result<()> {
+pub fn add_to_parent(tx: &Tx<'_>, request: &Record) -> Result<()> {
     let cost = request.float("cumulative_cost");
     let Some(parent) = request
         .some_text("requesting_container_uuid")
@@ -24,7 +23,7 @@ pub fn add_to_parent(tx: &Tx<'_>, system: &Caller, request: &Record) -> Result<(
         let updated = parent
             .clone()
             .with("subrequests_cost", parent.float("subrequests_cost") + cost);
-        tx.update_derived(&CONTAINERS, system, &parent, updated)?;
+        tx.update_derived(&CONTAINERS, &parent, updated)?;
     }
     Ok(())
 }

@@ -62,7 +62,6 @@ pub fn insert_queued(tx: &Tx<'_>, caller: &Caller, container: Record) -> Result<
 /// Creates the container that retries a cancelled one.
 pub fn retry_of(
     tx: &Tx<'_>,
-    caller: &Caller,
     cancelled: &Record,
     scheduling: Value,
     secrets: &Record,
@@ -82,7 +81,7 @@ pub fn retry_of(
     for name in COPIED_ATTRIBUTES.into_iter().chain(resolved) {
         container.set(name, cancelled.get(name).clone());
     }
-    insert_queued(tx, caller, container)
+    insert_queued(tx, &tx.system, container)
 }
 
 fn or_null(text: Option<&str>) -> Value {

@@ -2,7 +2,6 @@
 
 use serde_json::json;
 
-use crate::auth::Caller;
 use crate::clock;
 use crate::collection::content::ManifestContent;
 use crate::collection::store;
@@ -20,7 +19,6 @@ pub fn has_ended(container: &Record) -> bool {
 /// Hands the results of the container over to a request and makes it Final.
 pub fn finalize_request(
     tx: &Tx<'_>,
-    system: &Caller,
     request: &Record,
     container: Option<&Record>,
 ) -> Result<Record> {
@@ -30,27 +28,22 @@ pub fn finalize_request(
         .with("secret_mounts", json!({}))
         .with("runtime_token", "");
     if let Some(container) = container {
-        if let Some(log) = request_logs::save(tx, system, request, container)? {
+        if let Some(log) = request_logs::save(tx, request, container)? {
             done.set("log_uuid", log);
         }
         if has_ended(container) {
-            if let Some(output) = output_collection(tx, system, request, container)? {
+            if let Some(output) = output_collection(tx, request, container)? {
                 done.set("output_uuid", output);
             }
             done.set("cumulative_cost", cost::cumulative(request, container));
         }
     }
-    let done = tx.update_by_server(&CONTAINER_REQUESTS, system, request, done)?;
-    cost::add_to_parent(tx, system, &done)?;
+    let done = tx.update_by_server(&CONTAINER_REQUESTS, request, done)?;
+    cost::add_to_parent(tx, &done)?;
     Ok(done)
 }
 
-fn output_collection(
-    tx: &Tx<'_>,
-    system: &Caller,
-    request: &Record,
-    container: &Record,
-) -> Result<Option<String>> {
+fn output_collection(tx: &Tx<'_>, request: &Record, container: &Record) -> Result<Option<String>> {
     let Some(source) = store::find_any_by_pdh(tx.conn, container.text("output"))? else {
         return Ok(None);
     };
@@ -77,21 +70,21 @@ fn output_collection(
             .set("delete_at", end);
     }
     let output = ManifestContent::of_stored(&source);
-    let created = store::create_from_content(tx, system, collection, output)?;
+    let created = store::create_from_content(tx, collection, output)?;
     Ok(Some(created.uuid().to_owned()))
 }
 
 /// Cancels a request of a container that has ended.
-pub fn cancel_child(tx: &Tx<'_>, system: &Caller, child: &Record) -> Result<()> {
+pub fn cancel_child(tx: &Tx<'_>, child: &Record) -> Result<()> {
     let cancelled = child.clone().with("priority", 0);
-    let child = tx.update_by_server(&CONTAINER_REQUESTS, system, child, cancelled)?;
+    let child = tx.update_by_server(&CONTAINER_REQUESTS, child, cancelled)?;
     let Some(uuid) = child.some_text("container_uuid") else {
         return Ok(());
     };
     let container = tx.fetch(&CONTAINERS, uuid)?;
     let state = container.as_ref().map(|container| container.text("state"));
     if matches!(state, None | Some("Queued" | "Locked")) {
-        finalize_request(tx, system, &child, container.as_ref())?;
+        finalize_request(tx, &child, container.as_ref())?;
     }
     priority::refresh(tx, uuid)
 }

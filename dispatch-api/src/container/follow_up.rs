@@ -8,7 +8,6 @@
 use fail_points::fail_point;
 use tracing::error;
 
-use crate::auth::Identity;
 use crate::container::{finalize, priority, request_logs, retry};
 use crate::error::{ApiError, Result};
 use crate::record::Record;
@@ -91,7 +90,6 @@ fn follow_or_log(tx: &Tx<'_>, progress: &mut Progress, request: &Record) -> Resu
 }
 
 fn follow(tx: &Tx<'_>, progress: &mut Progress, request: &Record) -> Result<()> {
-    let system = Identity::system(tx.config.system_user());
     let container = || tx.fetch(&CONTAINERS, &progress.container_uuid);
     match progress.kind {
         FollowUp::End => {
@@ -100,18 +98,18 @@ fn follow(tx: &Tx<'_>, progress: &mut Progress, request: &Record) -> Result<()> 
             };
             if retry::is_due(tx, &ended, request)? {
                 let next = progress.retry_uuid.clone();
-                let next = retry::with_new_container(tx, &system, &ended, next, request)?;
+                let next = retry::with_new_container(tx, &ended, next, request)?;
                 progress.retry_uuid = Some(next);
             } else {
-                finalize::finalize_request(tx, &system, request, Some(&ended))?;
+                finalize::finalize_request(tx, request, Some(&ended))?;
             }
         }
         FollowUp::Log => {
             if let Some(container) = container()? {
-                request_logs::give(tx, &system, request, &container)?;
+                request_logs::give(tx, request, &container)?;
             }
         }
-        FollowUp::Children => finalize::cancel_child(tx, &system, request)?,
+        FollowUp::Children => finalize::cancel_child(tx, request)?,
         FollowUp::Priority => {
             if let Some(uuid) = request.some_text("container_uuid") {
                 priority::refresh(tx, uuid)?;
@@ -127,7 +125,6 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::auth::Caller;
     use crate::collection::content::ManifestContent;
     use crate::collection::store;
     use crate::db::rows;
@@ -153,14 +150,13 @@ mod tests {
             }
         }
 
-        fn write<T>(&self, work: impl FnOnce(&Tx<'_>, &Caller) -> T) -> T {
-            let tx = Tx::new(&self.connection, &self.config);
-            work(&tx, &Identity::system(self.config.system_user()))
+        fn write<T>(&self, work: impl FnOnce(&Tx<'_>) -> T) -> T {
+            work(&Tx::new(&self.connection, &self.config))
         }
 
         fn create(&self, resource: &'static Resource, attributes: Value) -> Record {
             let attributes = attributes.as_object().unwrap().clone();
-            self.write(|tx, system| tx.create(resource, system, Record(attributes)).unwrap())
+            self.write(|tx| tx.create(resource, &tx.system, Record(attributes)).unwrap())
         }
 
         /// Requests with this attribute.
@@ -175,7 +171,7 @@ mod tests {
         }
 
         fn begin(&self, kind: FollowUp, container: &Record) {
-            self.write(|tx, _| {
+            self.write(|tx| {
                 tx.queue_follow_up(kind, container.uuid());
                 run(tx).unwrap();
             });
@@ -198,7 +194,7 @@ mod tests {
             self.begin(kind, container);
             counts[1] = done();
             while self.has_rows() {
-                self.write(|tx, _| run_batch(tx).unwrap());
+                self.write(|tx| run_batch(tx).unwrap());
                 counts.push(done());
             }
             counts.windows(2).map(|two| two[1] - two[0]).collect()
@@ -249,9 +245,9 @@ mod tests {
         server.requests("container_uuid", &container);
         server.begin(FollowUp::End, &container);
         let next = rows::find(&server.connection, &CONTAINERS, "state = 'Queued'", &[]).unwrap();
-        server.write(|tx, system| {
+        server.write(|tx| {
             let done = next[0].clone().with("state", "Complete");
-            tx.update(&CONTAINERS, system, &next[0], done).unwrap();
+            tx.update(&CONTAINERS, &tx.system, &next[0], done).unwrap();
         });
         let is_done = "state = 'Final'";
         server.follow(FollowUp::End, &next[0], is_done);
@@ -267,10 +263,10 @@ mod tests {
     #[test]
     fn requests_get_the_log_of_their_container_a_few_at_a_time() {
         let server = Server::new();
-        let log = server.write(|tx, system| {
+        let log = server.write(|tx| {
             let manifest = ". acbd18db4cc2f85cedef654fccc4a4d8+3 0:3:crunch-run.txt\n";
             let content = ManifestContent::parse(manifest).unwrap();
-            store::create_from_content(tx, system, Record::new(), content).unwrap()
+            store::create_from_content(tx, Record::new(), content).unwrap()
         });
         let running = json!({"state": "Running", "log": log.text("portable_data_hash")});
         let container = server.create(&CONTAINERS, running);
@@ -334,7 +330,7 @@ mod tests {
         for _ in 0..4 {
             let before = containers.each_ref().map(open);
             for _ in 0..2 {
-                server.write(|tx, _| run_batch(tx).unwrap());
+                server.write(|tx| run_batch(tx).unwrap());
             }
             let after = containers.each_ref().map(open);
             assert!(
@@ -359,7 +355,7 @@ mod tests {
                    WHEN NEW.uuid = (SELECT uuid FROM refused) BEGIN SELECT RAISE(ABORT, 'no'); END";
         server.connection.execute_batch(sql).unwrap();
         while server.has_rows() {
-            server.write(|tx, _| run_batch(tx).unwrap());
+            server.write(|tx| run_batch(tx).unwrap());
         }
         let open = rows::find(
             &server.connection,

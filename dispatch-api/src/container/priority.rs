@@ -2,7 +2,6 @@
 
 use rusqlite::OptionalExtension;
 
-use crate::auth::Identity;
 use crate::clock;
 use crate::error::Result;
 use crate::record::Record;
@@ -46,9 +45,8 @@ pub fn refresh(tx: &Tx<'_>, container_uuid: &str) -> Result<()> {
     let Some(container) = tx.fetch(&CONTAINERS, container_uuid)? else {
         return Ok(());
     };
-    let system = Identity::system(tx.config.system_user());
     let new = container.clone().with("priority", effective_priority);
-    tx.update_derived(&CONTAINERS, &system, &container, new)?;
+    tx.update_derived(&CONTAINERS, &container, new)?;
     tx.queue_follow_up(FollowUp::Priority, container_uuid);
     Ok(())
 }

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::{constraints, create, finalize, job_number, mounts, ports, priority, request_logs};
-use crate::auth::{Caller, Identity, permission};
+use crate::auth::{Caller, permission};
 use crate::blocks::STORAGE_CLASS;
 use crate::error::{ApiError, Result};
 use crate::record::Record;
@@ -126,12 +126,11 @@ pub fn update(
         ("Committed", "Final") => {
             new.set("state", "Committed");
             let written = tx.update(&CONTAINER_REQUESTS, caller, &old, new)?;
-            let system = Identity::system(tx.config.system_user());
             let container = match written.some_text("container_uuid") {
                 Some(uuid) => tx.fetch(&CONTAINERS, uuid)?,
                 None => None,
             };
-            let done = finalize::finalize_request(tx, &system, &written, container.as_ref())?;
+            let done = finalize::finalize_request(tx, &written, container.as_ref())?;
             refresh_container_priority(tx, &done)?;
             Ok(done)
         }
@@ -174,11 +173,10 @@ fn commit(tx: &Tx<'_>, caller: &Caller, draft: Option<&Record>, new: Record) -> 
     };
     priority::refresh(tx, container.uuid())?;
     // A reused container may have ended or saved its log earlier.
-    let system = Identity::system(tx.config.system_user());
     if finalize::has_ended(&container) {
-        return finalize::finalize_request(tx, &system, &written, Some(&container));
+        return finalize::finalize_request(tx, &written, Some(&container));
     }
-    request_logs::give(tx, &system, &written, &container)
+    request_logs::give(tx, &written, &container)
 }
 
 /// Validates what holds in every state, and normalises constraints.

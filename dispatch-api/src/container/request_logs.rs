@@ -2,7 +2,6 @@
 
 use serde_json::json;
 
-use crate::auth::Caller;
 use crate::collection::content::{self, ManifestContent};
 use crate::collection::store;
 use crate::error::Result;
@@ -11,21 +10,16 @@ use crate::schema::{COLLECTIONS, CONTAINER_REQUESTS};
 use crate::store::transaction::Tx;
 
 /// Adds the container's current log to the log collection of a request, and returns the request.
-pub fn give(tx: &Tx<'_>, system: &Caller, request: &Record, container: &Record) -> Result<Record> {
-    let Some(log) = save(tx, system, request, container)? else {
+pub fn give(tx: &Tx<'_>, request: &Record, container: &Record) -> Result<Record> {
+    let Some(log) = save(tx, request, container)? else {
         return Ok(request.clone());
     };
     let updated = request.clone().with("log_uuid", log);
-    tx.update_by_server(&CONTAINER_REQUESTS, system, request, updated)
+    tx.update_by_server(&CONTAINER_REQUESTS, request, updated)
 }
 
 /// Creates or updates the log collection of a request. Logs of earlier attempts stay in it.
-pub fn save(
-    tx: &Tx<'_>,
-    system: &Caller,
-    request: &Record,
-    container: &Record,
-) -> Result<Option<String>> {
+pub fn save(tx: &Tx<'_>, request: &Record, container: &Record) -> Result<Option<String>> {
     let Some(source) = store::find_any_by_pdh(tx.conn, container.text("log"))? else {
         return Ok(None);
     };
@@ -34,7 +28,7 @@ pub fn save(
     let before = before.map_or("", |log| log.text("manifest_text"));
     let manifest = content::merge_log(before, source.text("manifest_text"), container.uuid());
     if let Some(log) = existing {
-        store::replace_content(tx, system, &log, &manifest)?;
+        store::replace_content(tx, &log, &manifest)?;
         return Ok(Some(log.uuid().to_owned()));
     }
     let name = format!("Container log for request {}", request.uuid());
@@ -44,6 +38,6 @@ pub fn save(
         .with("name", name)
         .with("properties", properties);
     let content = ManifestContent::parse(&manifest)?;
-    let created = store::create_from_content(tx, system, collection, content)?;
+    let created = store::create_from_content(tx, collection, content)?;
     Ok(Some(created.uuid().to_owned()))
 }

@@ -5,7 +5,6 @@
 use crunch_contract::runtime_status::PERMANENT_FAILURE;
 use serde_json::{Value, json};
 
-use crate::auth::Caller;
 use crate::container::{cost, create, request_logs};
 use crate::error::{ApiError, Result};
 use crate::record::Record;
@@ -39,7 +38,6 @@ fn may_run_again(tx: &Tx<'_>, request: &Record) -> Result<bool> {
 /// container get the same: `next`, after the first.
 pub fn with_new_container(
     tx: &Tx<'_>,
-    system: &Caller,
     cancelled: &Record,
     next: Option<String>,
     request: &Record,
@@ -48,20 +46,20 @@ pub fn with_new_container(
         Some(next) => next,
         None => {
             let wishes = merged_scheduling(&scheduling_of_all(tx, cancelled, request)?);
-            let next = create::retry_of(tx, system, cancelled, wishes, request)?;
+            let next = create::retry_of(tx, cancelled, wishes, request)?;
             next.uuid().to_owned()
         }
     };
     let mut retried_request = request.clone();
     // The final log of a container that is retried is visible only here.
-    if let Some(log) = request_logs::save(tx, system, request, cancelled)? {
+    if let Some(log) = request_logs::save(tx, request, cancelled)? {
         retried_request.set("log_uuid", log);
     }
     let retried_request = retried_request
         .with("container_uuid", next.as_str())
         .with("container_count", request.int("container_count") + 1)
         .with("cumulative_cost", cost::cumulative(request, cancelled));
-    tx.update_by_server(&CONTAINER_REQUESTS, system, request, retried_request)?;
+    tx.update_by_server(&CONTAINER_REQUESTS, request, retried_request)?;
     Ok(next)
 }
 

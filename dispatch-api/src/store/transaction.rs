@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 
-use crate::auth::Caller;
 use crate::auth::attempt_token::ExpiryOverride;
+use crate::auth::{Caller, Identity};
 use crate::clock;
 use crate::db::rows;
 use crate::error::{ApiError, Result};
@@ -63,6 +63,8 @@ pub struct Tx<'a> {
     pub conn: &'a Connection,
     pub config: &'a ClusterConfig,
     pub now: String,
+    /// The caller of what the server itself changes.
+    pub system: Caller,
     began: Instant,
     follow_ups: Cell<usize>,
     effects: RefCell<Effects>,
@@ -74,6 +76,7 @@ impl<'a> Tx<'a> {
             conn,
             config,
             now: clock::now(),
+            system: Identity::system(config.system_user()),
             began: Instant::now(),
             follow_ups: Cell::default(),
             effects: RefCell::default(),
@@ -144,7 +147,7 @@ impl<'a> Tx<'a> {
             return Ok(old.clone());
         }
         new.set("modified_by_user_uuid", caller.user_uuid.as_str());
-        self.update_by_server(resource, caller, old, new)
+        self.write_update(resource, caller, old, new)
     }
 
     /// Like `update`, for what the server adds to a user's record: the last user who changed it
@@ -152,16 +155,25 @@ impl<'a> Tx<'a> {
     pub fn update_by_server(
         &self,
         resource: &'static Resource,
-        system: &Caller,
+        old: &Record,
+        new: Record,
+    ) -> Result<Record> {
+        match old.changed_attributes(&new).is_empty() {
+            true => Ok(old.clone()),
+            false => self.write_update(resource, &self.system, old, new),
+        }
+    }
+
+    fn write_update(
+        &self,
+        resource: &'static Resource,
+        caller: &Caller,
         old: &Record,
         mut new: Record,
     ) -> Result<Record> {
-        if old.changed_attributes(&new).is_empty() {
-            return Ok(old.clone());
-        }
         new.set("modified_at", self.now.as_str());
         let new = rows::update(self.conn, resource, old, new)?;
-        self.record_change(resource, system, "update", Some(old), Some(&new))?;
+        self.record_change(resource, caller, "update", Some(old), Some(&new))?;
         Ok(new)
     }
 
@@ -169,13 +181,12 @@ impl<'a> Tx<'a> {
     pub fn update_derived(
         &self,
         resource: &'static Resource,
-        caller: &Caller,
         old: &Record,
         new: Record,
     ) -> Result<Record> {
         let new = rows::update(self.conn, resource, old, new)?;
         if !self.config.emulate.is_arvados() {
-            self.record_change(resource, caller, "update", Some(old), Some(&new))?;
+            self.record_change(resource, &self.system, "update", Some(old), Some(&new))?;
         }
         Ok(new)
     }
