@@ -14,7 +14,7 @@ use crate::error::{ApiError, Result};
 use crate::record::Record;
 use crate::record::patch;
 use crate::schema::{CONTAINERS, TOKENS, humanise};
-use crate::store::revocation::{self, RevocationScope};
+use crate::store::revocation;
 
 pub const ROUTES: &[Route] = &[
     Route::new("GET", "containers", |call, _| list(call, &CONTAINERS)),
@@ -144,7 +144,7 @@ fn delete(call: &Call, uuid: &str) -> Result<Reply> {
         if let Some(auth) = old.some_text("auth_uuid") {
             revocation::revoke(tx, caller, auth)?;
         }
-        revocation::revoke_attempt_tokens(tx, caller, old.uuid(), RevocationScope::All)?;
+        revocation::revoke_attempt_tokens(tx, caller, old.uuid(), None)?;
         Ok(old)
     })
 }

@@ -11,7 +11,7 @@ use crate::record::Record;
 use crate::record::patch;
 use crate::schema::{CONTAINERS, TOKENS};
 use crate::store::follow_up_progress::FollowUp;
-use crate::store::revocation::{self, RevocationScope};
+use crate::store::revocation;
 use crate::store::transaction::Tx;
 
 /// Keys of `runtime_status` whose values must be text because programs display them.
@@ -285,15 +285,10 @@ fn propagate(tx: &Tx<'_>, caller: &Caller, old: &Record, new: &Record) -> Result
         if let Some(auth) = old.some_text("auth_uuid") {
             revocation::revoke(tx, caller, auth)?;
         }
-        let holder = old.text("locked_by_uuid");
-        let ending = if is.is_final() {
-            RevocationScope::All
-        } else {
-            RevocationScope::LockHolder(holder)
-        };
-        revocation::revoke_attempt_tokens(tx, caller, new.uuid(), ending)?;
+        let holder = (!is.is_final()).then(|| old.text("locked_by_uuid"));
+        revocation::revoke_attempt_tokens(tx, caller, new.uuid(), holder)?;
     } else if is.is_final() && !was.is_final() {
-        revocation::revoke_attempt_tokens(tx, caller, new.uuid(), RevocationScope::All)?;
+        revocation::revoke_attempt_tokens(tx, caller, new.uuid(), None)?;
     }
     if is.is_final() && !was.is_final() {
         // The last is done first.

@@ -1,6 +1,8 @@
 //! Revokes tokens: when a container is unlocked or ends, and when a user loses rights. A dispatcher
 //! revokes those of its attempts, too (`act/end_attempt.rs` in dispatch-core).
 
+use rusqlite::ToSql;
+
 use crate::auth::Caller;
 use crate::auth::attempt_token::ExpiryOverride;
 use crate::db::rows;
@@ -22,33 +24,23 @@ pub fn revoke(tx: &Tx<'_>, caller: &Caller, uuid: &str) -> Result<()> {
     Ok(())
 }
 
-/// Which attempt tokens of a container are revoked.
-#[derive(Clone, Copy, Debug)]
-pub enum RevocationScope<'a> {
-    /// Only the token that held the lock; another attempt may have a token already.
-    LockHolder(&'a str),
-    /// All tokens: the container will not be locked again.
-    All,
-}
-
+/// Revokes the attempt tokens of a container that are good now: all, or only the one that held the
+/// lock, where another attempt may have a token already.
 pub fn revoke_attempt_tokens(
     tx: &Tx<'_>,
     caller: &Caller,
     container: &str,
-    which: RevocationScope<'_>,
+    holder: Option<&str>,
 ) -> Result<()> {
-    let mut statement = tx.conn.prepare_cached(
-        "SELECT uuid FROM api_client_authorizations \
-         WHERE attempt_of = ?1 AND (expires_at IS NULL OR expires_at > ?2)",
-    )?;
-    let uuids: Vec<String> = statement
-        .query_map([container, &tx.now], |row| row.get(0))?
-        .collect::<rusqlite::Result<_>>()?;
-    for uuid in uuids {
-        if matches!(which, RevocationScope::LockHolder(holder) if holder != uuid) {
-            continue;
-        }
-        revoke(tx, caller, &uuid)?;
+    let of_container = "attempt_of = ?2 AND (?3 IS NULL OR uuid = ?3)";
+    revoke_all(tx, caller, of_container, &[&tx.now, &container, &holder])
+}
+
+/// Revokes the tokens that are good now and meet a condition. `?1` is the time now.
+fn revoke_all(tx: &Tx<'_>, caller: &Caller, condition: &str, params: &[&dyn ToSql]) -> Result<()> {
+    let good = format!("{condition} AND (expires_at IS NULL OR expires_at > ?1)");
+    for token in rows::find(tx.conn, &schema::TOKENS, &good, params)? {
+        revoke(tx, caller, token.uuid())?;
     }
     Ok(())
 }
@@ -71,14 +63,6 @@ pub fn set_expiry_override(tx: &Tx<'_>, token: &Record, expires_at: Option<Strin
 /// Revokes all attempt tokens of a user that are good now. They contain the user's rights, so they
 /// must go when these shrink.
 pub fn revoke_user_tokens(tx: &Tx<'_>, caller: &Caller, user_uuid: &str) -> Result<()> {
-    let tokens = rows::find(
-        tx.conn,
-        &schema::TOKENS,
-        "owner_uuid = ?1 AND attempt_of IS NOT NULL AND (expires_at IS NULL OR expires_at > ?2)",
-        &[&user_uuid, &tx.now],
-    )?;
-    for token in tokens {
-        revoke(tx, caller, token.uuid())?;
-    }
-    Ok(())
+    let of_user = "owner_uuid = ?2 AND attempt_of IS NOT NULL";
+    revoke_all(tx, caller, of_user, &[&tx.now, &user_uuid])
 }
