@@ -5,7 +5,7 @@ use arvados_client::keep::{BlockHash, Locator};
 use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
-use http::{HeaderMap, Method, StatusCode};
+use http::{HeaderMap, Method};
 use tokio_util::io::ReaderStream;
 
 use crate::api::params::{self, Params};
@@ -55,7 +55,7 @@ impl BlockPut {
     pub fn stored(&self, app: &App, hash: BlockHash, size: u64) -> Response {
         let locator = Locator::new(hash, size);
         let locator = app.config.block_signer.sign_locator(&locator, &self.token);
-        reply(StatusCode::OK)
+        http::Response::builder()
             .header("x-keep-replicas-stored", "1")
             .header(
                 "x-keep-storage-classes-confirmed",
@@ -85,14 +85,8 @@ pub fn put_block(app: &App, put: &BlockPut, data: &Bytes) -> Result<Response> {
     Ok(put.stored(app, hash, data.len() as u64))
 }
 
-/// A block that the caller may read; without file for HEAD.
-pub struct OpenBlock {
-    size: u64,
-    file: Option<std::fs::File>,
-}
-
-pub fn open_block(app: &App, method: &Method, name: &str, token: &str) -> Result<OpenBlock> {
-    let missing = || ApiError::NotFound("Not Found".into());
+/// The response with a block that the caller may read, streamed from disk; without it for HEAD.
+pub fn get_block(app: &App, method: &Method, name: &str, token: &str) -> Result<Response> {
     let locator =
         Locator::parse(name).map_err(|problem| ApiError::BadRequest(problem.to_string()))?;
     // Signatures outlive tokens and rights, so the token is checked too.
@@ -105,39 +99,28 @@ pub fn open_block(app: &App, method: &Method, name: &str, token: &str) -> Result
     if !signer.is_valid(&locator, token, signature::unix_time()) {
         return Err(ApiError::BadRequest("invalid signature".into()));
     }
-    let (file, size) = match *method {
-        Method::HEAD => (None, app.blocks.size(locator.hash)?),
-        _ => app
-            .blocks
-            .open_checked(locator.hash)?
-            .map_or((None, None), |(file, size)| (Some(file), Some(size))),
+    let (body, size) = match *method {
+        Method::HEAD => (Body::empty(), app.blocks.size(locator.hash)?),
+        _ => match app.blocks.open_checked(locator.hash)? {
+            Some((file, size)) => (stream(file), Some(size)),
+            None => (Body::empty(), None),
+        },
     };
-    match size.ok_or_else(missing)? {
-        size if size == locator.size => Ok(OpenBlock { size, file }),
-        size => Err(ApiError::BadRequest(format!(
+    let size = size.ok_or_else(|| ApiError::NotFound("Not Found".into()))?;
+    if size != locator.size {
+        return Err(ApiError::BadRequest(format!(
             "size mismatch: block {} has {size} bytes, not {}",
             locator.hash, locator.size
-        ))),
+        )));
     }
-}
-
-/// The response that streams a block from disk.
-pub fn stream_block(found: OpenBlock) -> Response {
-    let body = match found.file {
-        None => Body::empty(),
-        Some(file) => {
-            let pieces =
-                ReaderStream::with_capacity(tokio::fs::File::from_std(file), STREAM_CHUNK_BYTES);
-            Body::from_stream(pieces)
-        }
-    };
-    reply(StatusCode::OK)
+    let response = http::Response::builder()
         .header("content-type", "application/octet-stream")
-        .header("content-length", found.size)
-        .body(body)
-        .unwrap_or_default()
+        .header("content-length", size)
+        .body(body);
+    Ok(response.unwrap_or_default())
 }
 
-fn reply(status: StatusCode) -> http::response::Builder {
-    http::Response::builder().status(status)
+fn stream(file: std::fs::File) -> Body {
+    let file = tokio::fs::File::from_std(file);
+    Body::from_stream(ReaderStream::with_capacity(file, STREAM_CHUNK_BYTES))
 }

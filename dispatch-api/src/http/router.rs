@@ -303,8 +303,7 @@ fn handle_block(
         Method::PUT => keep_blocks::put_block(app, &BlockPut::of(name, &buffered.headers), body),
         Method::GET | Method::HEAD => {
             let token = params::token(&buffered.headers, &Params::default()).unwrap_or_default();
-            let block = keep_blocks::open_block(app, &buffered.method, name, &token)?;
-            Ok(keep_blocks::stream_block(block))
+            keep_blocks::get_block(app, &buffered.method, name, &token)
         }
         _ => Err(ApiError::path_not_found()),
     }
