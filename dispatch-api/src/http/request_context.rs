@@ -5,14 +5,13 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
 
-use axum::body::Body;
 use axum::extract::{ConnectInfo, Request};
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use tracing::{debug, error, warn};
 
 use super::connections::Connection;
-use super::tracked_body::{HeldByRequest, ResponseRecord, TrackedBody};
+use super::tracked_body::{HeldByRequest, TrackedBody};
 use crate::app::App;
 use crate::auth::Caller;
 use crate::emulation::dialect::{self, Responder};
@@ -22,14 +21,14 @@ use crate::limits::{ClientKey, ClientShare, Permits};
 use crate::request_log::redact::redact;
 
 pub struct RequestContext {
-    id: String,
-    method: Method,
-    path: String,
-    started: Instant,
+    pub(super) id: String,
+    pub(super) method: Method,
+    pub(super) path: String,
+    pub(super) started: Instant,
     peer: Option<SocketAddr>,
     connection: Option<Arc<Connection>>,
     /// The user, once the token has been checked.
-    user: Option<String>,
+    pub(super) user: Option<String>,
     held: HeldByRequest,
 }
 
@@ -137,18 +136,7 @@ impl RequestContext {
         {
             connection.release();
         }
-        let record = ResponseRecord {
-            app: app.clone(),
-            address: self.remote(),
-            id: self.id,
-            method: self.method,
-            path: self.path,
-            status: response.status(),
-            user: self.user,
-            started: self.started,
-            held: self.held,
-        };
-        response.map(|body| Body::new(TrackedBody::new(body, record)))
+        TrackedBody::of(response, self, app.clone())
     }
 
     /// Logs a rejected request, at most one of each kind and client in a minute.

@@ -3,16 +3,17 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Instant;
 
 use axum::body::Body;
+use axum::response::Response;
 use bytes::{Buf, Bytes};
-use http::{Method, StatusCode};
+use http::StatusCode;
 use http_body::{Frame, SizeHint};
 use serde_json::json;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::connections::BusyGuard;
+use super::request_context::RequestContext;
 use crate::app::App;
 use crate::clock;
 use crate::limits::Permits;
@@ -30,36 +31,30 @@ pub struct HeldByRequest {
     pub memory: Option<Permits>,
 }
 
-/// What the access log says about a response.
-pub struct ResponseRecord {
-    pub app: Arc<App>,
-    pub id: String,
-    pub method: Method,
-    pub path: String,
-    pub status: StatusCode,
-    pub user: Option<String>,
-    pub address: String,
-    pub started: Instant,
-    /// Released after the response.
-    pub held: HeldByRequest,
-}
-
 pub struct TrackedBody {
     inner: Body,
     /// The rest of a chunk that is sent in pieces.
     rest: Bytes,
     sent_bytes: u64,
-    record: ResponseRecord,
+    status: StatusCode,
+    /// What the access log says, and what is released after the response.
+    request: RequestContext,
+    app: Arc<App>,
 }
 
 impl TrackedBody {
-    pub fn new(inner: Body, record: ResponseRecord) -> Self {
-        TrackedBody {
-            inner,
-            rest: Bytes::new(),
-            sent_bytes: 0,
-            record,
-        }
+    pub fn of(response: Response, request: RequestContext, app: Arc<App>) -> Response {
+        let status = response.status();
+        response.map(|inner| {
+            Body::new(TrackedBody {
+                inner,
+                rest: Bytes::new(),
+                sent_bytes: 0,
+                status,
+                request,
+                app,
+            })
+        })
     }
 }
 
@@ -103,19 +98,19 @@ impl http_body::Body for TrackedBody {
 
 impl Drop for TrackedBody {
     fn drop(&mut self) {
-        let record = &self.record;
-        let Some(log) = &record.app.access_log else {
+        let Some(log) = &self.app.access_log else {
             return;
         };
+        let request = &self.request;
         log.record(json!({
             "time": clock::now(),
-            "request": record.id,
-            "address": record.address,
-            "user": record.user,
-            "method": record.method.as_str(),
-            "path": redact(&record.path),
-            "status": record.status.as_u16(),
-            "ms": record.started.elapsed().as_millis() as u64,
+            "request": request.id,
+            "address": request.remote(),
+            "user": request.user,
+            "method": request.method.as_str(),
+            "path": redact(&request.path),
+            "status": self.status.as_u16(),
+            "ms": request.started.elapsed().as_millis() as u64,
             "bytes": self.sent_bytes,
         }));
     }
