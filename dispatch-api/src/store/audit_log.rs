@@ -1,9 +1,8 @@
 //! The audit log: an entry for every change of a container, request or collection.
 
-use std::io;
+use std::collections::BTreeMap;
 
-use rusqlite::Connection;
-use serde::ser::{Serialize, SerializeMap, Serializer};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::auth::Caller;
@@ -11,7 +10,7 @@ use crate::error::{ApiError, Result};
 use crate::events::event::{self, Event};
 use crate::record::Record;
 use crate::schema::{LOGS, Resource};
-use crate::store::cluster_config::ClusterConfig;
+use crate::store::transaction::Tx;
 
 const AUDITED: [&str; 4] = ["containers", "container_requests", "collections", "groups"];
 
@@ -27,27 +26,18 @@ pub struct Change<'a> {
     pub new: Option<&'a Record>,
 }
 
-/// Writes the log entry of an audited change and returns its event. Other changes have no entry.
-pub fn record_change(
-    connection: &Connection,
-    config: &ClusterConfig,
-    now: &str,
-    caller: &Caller,
-    change: &Change<'_>,
-) -> Result<Option<Event>> {
-    let Some(object) = change.new.or(change.old) else {
-        return Ok(None);
+/// Writes the log entry of an audited change, and queues its event. Other changes have no entry.
+pub fn record_change(tx: &Tx<'_>, caller: &Caller, change: &Change<'_>) -> Result<()> {
+    let changed = change.new.or(change.old);
+    let Some(object) = changed.filter(|_| AUDITED.contains(&change.resource.table)) else {
+        return Ok(());
     };
-    if !AUDITED.contains(&change.resource.table) {
-        return Ok(None);
-    }
+    let (config, now) = (tx.config, tx.now.as_str());
     let uuid = config.new_uuid(&LOGS);
     let names = config.emulate.event_attributes();
-    let properties = match properties(change, None, MAX_PROPERTIES_BYTES) {
-        Ok(properties) => properties,
-        Err(_) => properties(change, Some(names), usize::MAX)?,
-    };
-    connection
+    let properties = properties_text(change, names)
+        .map_err(|problem| ApiError::BadRecord(format!("cannot encode a log entry: {problem}")))?;
+    tx.conn
         .prepare_cached(
             "INSERT INTO logs (uuid, owner_uuid, modified_by_user_uuid, created_at, modified_at, event_at, \
              object_uuid, object_owner_uuid, object_kind, event_type, summary, properties) \
@@ -70,7 +60,7 @@ pub fn record_change(
         })
     };
     let entry = Record::new()
-        .with("id", connection.last_insert_rowid())
+        .with("id", tx.conn.last_insert_rowid())
         .with("uuid", uuid)
         .with("object_uuid", object.uuid())
         .with("object_owner_uuid", object.text("owner_uuid"))
@@ -82,90 +72,56 @@ pub fn record_change(
             "properties",
             json!({"old_attributes": event_attributes(change.old), "new_attributes": event_attributes(change.new)}),
         );
-    Ok(Some(Event::from_log(&entry, names)))
+    tx.queue_event(Event::from_log(&entry, names));
+    Ok(())
 }
 
-/// The properties as JSON, or an error if they take more bytes.
-fn properties(change: &Change<'_>, only: Option<&[&str]>, max_bytes: usize) -> Result<String> {
-    let unencodable =
-        |why: String| ApiError::BadRecord(format!("cannot encode a log entry: {why}"));
-    let mut text = Bounded {
-        bytes: Vec::new(),
-        max_bytes,
-    };
-    serde_json::to_writer(&mut text, &Properties { change, only })
-        .map_err(|problem| unencodable(problem.to_string()))?;
-    String::from_utf8(text.bytes).map_err(|problem| unencodable(problem.to_string()))
-}
-
-/// A text that may have so many bytes.
-struct Bounded {
-    bytes: Vec<u8>,
-    max_bytes: usize,
-}
-
-impl io::Write for Bounded {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.bytes.len() + bytes.len() > self.max_bytes {
-            return Err(io::ErrorKind::FileTooLarge.into());
-        }
-        self.bytes.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+/// The properties as JSON: of all attributes, unless they take too many bytes.
+fn properties_text(change: &Change<'_>, names: &[&str]) -> serde_json::Result<String> {
+    let mut text = [0; MAX_PROPERTIES_BYTES];
+    let mut free = &mut text[..];
+    let all = serde_json::to_writer(&mut free, &Properties::of(change, |_| true));
+    let length = MAX_PROPERTIES_BYTES - free.len();
+    match all.ok().and_then(|()| str::from_utf8(&text[..length]).ok()) {
+        Some(text) => Ok(text.to_owned()),
+        None => serde_json::to_string(&Properties::of(change, |name| names.contains(&name))),
     }
 }
 
-/// Serializes directly from the records, because this runs at every change.
+/// Borrows the values from the records, because this runs at every change.
+#[derive(Serialize)]
 struct Properties<'a> {
-    change: &'a Change<'a>,
-    only: Option<&'a [&'a str]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    old_etag: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    old_attributes: Option<BTreeMap<&'static str, &'a Value>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    new_etag: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    new_attributes: Option<BTreeMap<&'static str, &'a Value>>,
 }
 
-impl Serialize for Properties<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(None)?;
-        for (key, record) in [("old", self.change.old), ("new", self.change.new)] {
-            let Some(record) = record else { continue };
-            let etag = record.etag();
-            map.serialize_entry(&format!("{key}_etag"), &etag)?;
-            let attributes = Attributes {
-                resource: self.change.resource,
-                record,
-                only: self.only,
-            };
-            map.serialize_entry(&format!("{key}_attributes"), &attributes)?;
+impl<'a> Properties<'a> {
+    fn of(change: &Change<'a>, is_wanted: impl Fn(&str) -> bool) -> Self {
+        let attributes = |record: &'a Record| {
+            let shown = change.resource.public_attrs().filter(|attr| !attr.bulky);
+            let wanted = shown.filter(|attr| is_wanted(attr.name));
+            wanted
+                .map(|attr| (attr.name, record.get(attr.name)))
+                .collect()
+        };
+        Properties {
+            old_etag: change.old.map(Record::etag),
+            old_attributes: change.old.map(attributes),
+            new_etag: change.new.map(Record::etag),
+            new_attributes: change.new.map(attributes),
         }
-        map.end()
-    }
-}
-
-struct Attributes<'a> {
-    resource: &'static Resource,
-    record: &'a Record,
-    only: Option<&'a [&'a str]>,
-}
-
-impl Serialize for Attributes<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
-        serializer.collect_map(
-            self.resource
-                .public_attrs()
-                .filter(|attr| {
-                    !attr.bulky && self.only.is_none_or(|only| only.contains(&attr.name))
-                })
-                .map(|attr| (attr.name, self.record.get(attr.name))),
-        )
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::auth::Identity;
-    use crate::clock;
     use crate::db::rows;
     use crate::schema::CONTAINERS;
     use crate::store::cluster_config::ClusterConfig;
@@ -187,13 +143,10 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let connection = crate::db::open(&directory.path().join("state.db")).unwrap();
         let config = ClusterConfig::for_tests();
-        let caller = Identity::system(config.system_user());
-        let record = |change: &Change<'_>| {
-            record_change(&connection, &config, &clock::now(), &caller, change).unwrap()
-        };
-        let first = record(&change);
+        let tx = Tx::new(&connection, &config);
+        record_change(&tx, &tx.system, &change).unwrap();
         change.old = None;
-        let second = record(&change);
+        record_change(&tx, &tx.system, &change).unwrap();
         let entries = rows::find(&connection, &LOGS, "1 ORDER BY id", &[]).unwrap();
         let large = entries[0].get("properties");
         assert_eq!(large["old_attributes"]["state"], "Queued");
@@ -203,6 +156,6 @@ mod tests {
         assert_eq!(small.get("old_attributes"), None);
         assert!(small["new_attributes"]["mounts"].is_object());
         assert!(!small.to_string().contains("hush"));
-        assert!(first.is_some() && second.is_some());
+        assert_eq!(tx.into_effects().events.len(), 2);
     }
 }

@@ -265,11 +265,6 @@ impl<'a> Tx<'a> {
             old,
             new,
         };
-        if let Some(event) =
-            audit_log::record_change(self.conn, self.config, &self.now, caller, &change)?
-        {
-            self.queue_event(event);
-        }
-        Ok(())
+        audit_log::record_change(self, caller, &change)
     }
 }
