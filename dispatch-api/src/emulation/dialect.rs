@@ -7,12 +7,11 @@ use std::time::Duration;
 
 use axum::response::Response;
 use http::{HeaderValue, StatusCode, header};
-use jiff::Timestamp;
-use jiff::fmt::rfc2822::DateTimePrinter;
 use md5::{Digest, Md5};
 use serde_json::{Map, Value, json};
 
 use super::Emulate;
+use crate::clock;
 use crate::error::ApiError;
 
 /// Resources that the Arvados controller encodes itself.
@@ -169,9 +168,8 @@ fn rewrite_record(path: &str, record: &mut Value) {
 
 /// Gives an answer the time at which a cache took it, [`CACHE_AGE`] ago.
 pub fn date_of_cache(response: &mut Response) {
-    let taken = Timestamp::now() - CACHE_AGE;
-    let date = DateTimePrinter::new().timestamp_to_rfc9110_string(&taken);
-    if let Some(date) = date.ok().and_then(|date| HeaderValue::try_from(date).ok()) {
+    let taken = clock::http_date(&clock::before(CACHE_AGE));
+    if let Ok(date) = HeaderValue::try_from(taken) {
         response.headers_mut().insert(header::DATE, date);
     }
 }
