@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, ToSql};
 
-use crate::auth::{Caller, permission};
+use crate::auth::{Access, Caller};
 use crate::clock;
 use crate::container::request;
 use crate::db::rows;
@@ -27,8 +27,8 @@ pub const MAX_BATCH_BYTES: usize = 16 << 20;
 
 /// A project that the caller may manage; other groups have no trash.
 fn manageable(tx: &Tx<'_>, caller: &Caller, uuid: &str) -> Result<Record> {
-    let group = permission::require_readable(tx.conn, &GROUPS, caller, uuid)?;
-    permission::require_manageable(tx.conn, caller, &group)?;
+    let group = Access::new(tx.conn, caller).require_readable(&GROUPS, uuid)?;
+    Access::new(tx.conn, caller).require_manageable(&group)?;
     match group.text("group_class") {
         "project" => Ok(group),
         class => Err(ApiError::invalid(format!(

@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use super::params::Params;
 use crate::app::App;
+use crate::auth::Access;
 use crate::auth::Caller;
-use crate::auth::permission;
 use crate::error::Result;
 use crate::store::transaction::Tx;
 use crate::store::writer::WriteOrigin;
@@ -35,7 +35,7 @@ impl Call {
     {
         // So that the writer only looks at what has changed since. Dispatchers need no reader here.
         if !self.caller.is_admin {
-            let prepare = |connection: &Connection| permission::prepare(connection, &self.caller);
+            let prepare = |connection: &Connection| Access::new(connection, &self.caller).prepare();
             self.app.readers.read(prepare)?;
         }
         self.app.writer.write(self.origin.clone(), work)

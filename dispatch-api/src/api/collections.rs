@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use super::call::{Call, Reply};
 use super::resource;
 use super::route::Route;
-use crate::auth::permission;
+use crate::auth::Access;
 use crate::blocks::sweep::Hold;
 use crate::clock;
 use crate::collection::content::ManifestContent;
@@ -163,7 +163,7 @@ fn write_update(
     let attributes = attributes.clone();
     call.write(move |tx| {
         if let Some(pdh) = based_on {
-            let old = permission::find_brief(tx.conn, &COLLECTIONS, &caller, &uuid)?;
+            let old = Access::new(tx.conn, &caller).find_brief(&COLLECTIONS, &uuid)?;
             if old.is_some_and(|old| old.text("portable_data_hash") != pdh) {
                 return Ok(None);
             }

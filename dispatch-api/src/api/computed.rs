@@ -4,8 +4,8 @@
 use rusqlite::Connection;
 use serde_json::json;
 
+use crate::auth::Access;
 use crate::auth::Identity;
-use crate::auth::permission;
 use crate::error::Result;
 use crate::record::Record;
 use crate::schema::{self, Attr, LINKS, Resource, USERS};
@@ -46,7 +46,7 @@ pub fn add(
         }
         return Ok(());
     }
-    let rights = permission::rights(connection, caller, records)?;
+    let rights = Access::new(connection, caller).rights(records)?;
     for (record, (can_write, can_manage)) in records.iter_mut().zip(rights) {
         record
             .set("can_write", can_write)

@@ -6,7 +6,7 @@ use serde_json::json;
 use super::call::{Call, Reply};
 use super::resource::{get, list, write};
 use super::route::Route;
-use crate::auth::permission;
+use crate::auth::Access;
 use crate::container::request;
 use crate::error::Result;
 use crate::record::Record;
@@ -73,9 +73,9 @@ fn place_in_queue(connection: &Connection, container: &Record) -> Result<String>
 fn container_status(call: &Call, uuid: &str) -> Result<Reply> {
     call.app.readers.read(|connection| {
         let request =
-            permission::require_readable(connection, &CONTAINER_REQUESTS, &call.caller, uuid)?;
+            Access::new(connection, &call.caller).require_readable(&CONTAINER_REQUESTS, uuid)?;
         let uuid = request.text("container_uuid");
-        let container = permission::find_readable(connection, &CONTAINERS, &call.caller, uuid)?;
+        let container = Access::new(connection, &call.caller).find_readable(&CONTAINERS, uuid)?;
         let container = container.unwrap_or_default();
         let status = match container.text("state") {
             "Queued" if container.int("priority") == 0 => {

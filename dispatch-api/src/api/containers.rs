@@ -7,7 +7,7 @@ use fail_points::fail_point;
 use super::call::{Call, Reply};
 use super::resource::{change, fetch, get, list, show, write};
 use super::route::Route;
-use crate::auth::permission;
+use crate::auth::Access;
 use crate::container::{constraints, create, lifecycle, priority, reuse};
 use crate::db::rows;
 use crate::error::{ApiError, Result};
@@ -168,7 +168,8 @@ fn current(call: &Call) -> Result<Reply> {
 /// The container's own token, for the token that locked the container.
 fn auth(call: &Call, uuid: &str) -> Result<Reply> {
     let token = call.app.readers.read(|connection| {
-        let container = permission::require_readable(connection, &CONTAINERS, &call.caller, uuid)?;
+        let container =
+            Access::new(connection, &call.caller).require_readable(&CONTAINERS, uuid)?;
         if container.some_text("locked_by_uuid") != Some(&call.caller.token_uuid) {
             return Err(ApiError::Denied("Not locked by your token".into()));
         }

@@ -14,7 +14,7 @@ use super::call::{Call, Reply};
 use super::collections::Manifests;
 use super::route::Route;
 use super::{computed, render, resource, users};
-use crate::auth::permission;
+use crate::auth::{Access, permission};
 use crate::db::filter::Clause;
 use crate::db::list::{self, MAX_PAGE_SIZE, PageQuery};
 use crate::error::{ApiError, Result};
@@ -64,7 +64,7 @@ fn contents(call: &Call, uuid: Option<&str>) -> Result<Reply> {
 /// Leaves out what the caller has at home, and what is in a project that it may read.
 fn exclude_home(connection: &Connection, call: &Call, clause: &mut Clause) -> Result<()> {
     let mut readable = Clause::default();
-    permission::restrict_to_readable(connection, &GROUPS, &call.caller, &mut readable)?;
+    Access::new(connection, &call.caller).restrict_to_readable(&GROUPS, &mut readable)?;
     let me = SqlValue::Text(call.caller.user_uuid.clone());
     clause.and("owner_uuid <> ?", [me]);
     let projects = format!(
@@ -117,7 +117,7 @@ fn listing(
                 }
             };
             restrict(connection, &mut clause)?;
-            permission::restrict_to_readable(connection, resource, &call.caller, &mut clause)?;
+            Access::new(connection, &call.caller).restrict_to_readable(resource, &mut clause)?;
             let mut page = PageQuery::parse(resource, |name| match name {
                 "select" => list::known_attributes(resource, &call.params.get("select")),
                 _ => call.params.get(name),
@@ -277,7 +277,7 @@ impl Included {
         for resource in [&USERS, &GROUPS, &CONTAINERS] {
             let mut clause = Clause::default();
             clause.and("uuid IN (SELECT value FROM json_each(?))", [uuids.clone()]);
-            permission::restrict_to_readable(connection, resource, &call.caller, &mut clause)?;
+            Access::new(connection, &call.caller).restrict_to_readable(resource, &mut clause)?;
             let page = PageQuery {
                 select: None,
                 order: Vec::new(),

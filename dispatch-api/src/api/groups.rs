@@ -3,7 +3,7 @@
 use super::call::{Call, Reply};
 use super::resource::{change, get, list, write};
 use super::route::Route;
-use crate::auth::{Caller, permission};
+use crate::auth::{Access, Caller, permission};
 use crate::db::trash;
 use crate::error::{ApiError, Result};
 use crate::project;
@@ -27,12 +27,12 @@ fn update(call: &Call, uuid: &str) -> Result<Reply> {
     let attributes = call.params.attributes(&GROUPS)?;
     let unique = call.params.flag("ensure_unique_name");
     change(call, &GROUPS, uuid, move |tx, caller, old| {
-        permission::require_writable(tx.conn, caller, &old)?;
+        Access::new(tx.conn, caller).require_writable(&old)?;
         let mut new = patch::apply(&GROUPS, &old, &attributes, &[])?;
-        permission::require_owners(tx.conn, caller, &old, &new)?;
+        Access::new(tx.conn, caller).require_owners(&old, &new)?;
         if old.get("owner_uuid") != new.get("owner_uuid") {
             // Its new owner manages it.
-            permission::require_manageable(tx.conn, caller, &old)?;
+            Access::new(tx.conn, caller).require_manageable(&old)?;
         }
         if old.get("group_class") != new.get("group_class") {
             return Err(ApiError::invalid("Group class cannot be changed"));
@@ -45,7 +45,7 @@ fn update(call: &Call, uuid: &str) -> Result<Reply> {
             .iter()
             .any(|name| old.get(name) != new.get(name))
         {
-            permission::require_manageable(tx.conn, caller, &old)?;
+            Access::new(tx.conn, caller).require_manageable(&old)?;
         }
         normalise_trash(caller, &tx.now, &old, &mut new)?;
         if unique {
@@ -108,7 +108,7 @@ fn delete(call: &Call, uuid: &str) -> Result<Reply> {
         if old.text("group_class") == "project" {
             return project::trash(tx, caller, old.uuid());
         }
-        permission::require_manageable(tx.conn, caller, &old)?;
+        Access::new(tx.conn, caller).require_manageable(&old)?;
         check_empty(tx, old.uuid())?;
         project::delete(tx, caller, &old)?;
         Ok(old)
@@ -142,7 +142,7 @@ fn create(call: &Call, _: &str) -> Result<Reply> {
             ));
         }
         tx.config.emulate.check_name(group.text("name"))?;
-        permission::set_owner(tx.conn, caller, &mut group)?;
+        Access::new(tx.conn, caller).set_owner(&mut group)?;
         normalise_trash(caller, &tx.now, &Record::new(), &mut group)?;
         if unique {
             make_name_unique(tx, &GROUPS, &mut group)?;

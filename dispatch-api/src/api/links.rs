@@ -7,7 +7,7 @@ use super::call::{Call, Reply};
 use super::permission_link;
 use super::resource::{change, get, list, list_where, write};
 use super::route::Route;
-use crate::auth::{Caller, permission};
+use crate::auth::{Access, Caller};
 use crate::container::image;
 use crate::error::{ApiError, Result};
 use crate::record::Record;
@@ -28,8 +28,8 @@ pub const ROUTES: &[Route] = &[
 fn permissions(call: &Call, uuid: &str) -> Result<Reply> {
     let resource = schema::by_uuid(uuid).ok_or_else(ApiError::path_not_found)?;
     list_where(call, &LINKS, |connection, clause| {
-        let record = permission::require_readable(connection, resource, &call.caller, uuid)?;
-        permission::require_manageable(connection, &call.caller, &record)?;
+        let record = Access::new(connection, &call.caller).require_readable(resource, uuid)?;
+        Access::new(connection, &call.caller).require_manageable(&record)?;
         let head = SqlValue::Text(uuid.to_owned());
         clause.and("link_class = 'permission' AND head_uuid = ?", [head]);
         Ok(())
@@ -38,7 +38,7 @@ fn permissions(call: &Call, uuid: &str) -> Result<Reply> {
 
 fn delete(call: &Call, uuid: &str) -> Result<Reply> {
     change(call, &LINKS, uuid, |tx, caller, old| {
-        permission::require_linkable(tx.conn, caller, &old)?;
+        Access::new(tx.conn, caller).require_linkable(&old)?;
         permission_link::delete_overlapping(tx, caller, &old)?;
         tx.delete(&LINKS, caller, &old)?;
         Ok(old)
@@ -55,8 +55,8 @@ fn create(call: &Call, _: &str) -> Result<Reply> {
             return Err(ApiError::invalid("Link class can't be blank"));
         }
         permission_link::check(tx, &link)?;
-        permission::set_owner(tx.conn, caller, &mut link)?;
-        permission::require_linkable(tx.conn, caller, &link)?;
+        Access::new(tx.conn, caller).set_owner(&mut link)?;
+        Access::new(tx.conn, caller).require_linkable(&link)?;
         check_ends(tx, caller, &Record::new(), &link)?;
         image::pin(tx, &Record::new(), &mut link)?;
         match permission_link::join_existing(tx, caller, &link)? {
@@ -76,7 +76,9 @@ fn check_ends(tx: &Tx<'_>, caller: &Caller, old: &Record, new: &Record) -> Resul
     for end in ends.iter().filter(|end| old.get(end) != new.get(end)) {
         let uuid = new.text(end);
         if let Some(resource) = schema::by_uuid(uuid)
-            && permission::find_brief(tx.conn, resource, caller, uuid)?.is_none()
+            && Access::new(tx.conn, caller)
+                .find_brief(resource, uuid)?
+                .is_none()
         {
             return Err(ApiError::invalid(format!("{end} '{uuid}' not found")));
         }
@@ -102,11 +104,11 @@ fn take_kind(attributes: &mut Map<String, Value>, kind: &str, end: &str) -> Resu
 fn update(call: &Call, uuid: &str) -> Result<Reply> {
     let attributes = call.params.attributes(&LINKS)?;
     change(call, &LINKS, uuid, move |tx, caller, old| {
-        permission::require_linkable(tx.conn, caller, &old)?;
+        Access::new(tx.conn, caller).require_linkable(&old)?;
         let mut new = patch::apply(&LINKS, &old, &attributes, &[])?;
         permission_link::check_change(&old, &new)?;
-        permission::require_owners(tx.conn, caller, &old, &new)?;
-        permission::require_linkable(tx.conn, caller, &new)?;
+        Access::new(tx.conn, caller).require_owners(&old, &new)?;
+        Access::new(tx.conn, caller).require_linkable(&new)?;
         check_ends(tx, caller, &old, &new)?;
         image::pin(tx, &old, &mut new)?;
         permission_link::strengthen(tx, &mut new)?;

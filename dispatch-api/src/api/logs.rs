@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use super::resource;
 use super::route::Route;
-use crate::auth::{Caller, permission};
+use crate::auth::{Access, Caller};
 use crate::error::{ApiError, Result};
 use crate::record::Record;
 use crate::record::patch;
@@ -29,7 +29,7 @@ pub const ROUTES: &[Route] = &[
 /// unreadable one.
 pub fn insert(tx: &Tx<'_>, caller: &Caller, entry: Record) -> Result<Record> {
     if !tx.config.emulate.is_arvados() {
-        permission::require_loggable(tx.conn, caller, &entry)?;
+        Access::new(tx.conn, caller).require_loggable(&entry)?;
     }
     tx.insert_log(caller, entry)
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::call::{Call, Reply};
 use super::{computed, render};
-use crate::auth::{Caller, permission};
+use crate::auth::{Access, Caller, permission};
 use crate::clock;
 use crate::db::filter::Clause;
 use crate::db::list::{self, PageQuery};
@@ -38,7 +38,7 @@ pub fn list_finished(
             let me = SqlValue::Text(call.caller.user_uuid.clone());
             clause.and("owner_uuid = ?", [me]);
         }
-        permission::restrict_to_readable(connection, resource, &call.caller, clause)
+        Access::new(connection, &call.caller).restrict_to_readable(resource, clause)
     })
 }
 
@@ -96,7 +96,7 @@ pub fn get(call: &Call, resource: &'static Resource, uuid: &str) -> Result<Reply
 pub fn fetch(call: &Call, resource: &'static Resource, uuid: &str) -> Result<Record> {
     let with_trash = call.params.flag("include_trash") || !IN_PROJECTS.contains(&resource.table);
     call.app.readers.read(|connection| {
-        let found = permission::require_readable(connection, resource, &call.caller, uuid)?;
+        let found = Access::new(connection, &call.caller).require_readable(resource, uuid)?;
         match !with_trash && trash::is_in_trash(connection, &found, &clock::now())? {
             true => Err(ApiError::path_not_found()),
             false => computed::with(connection, &call.caller, resource, found),
@@ -127,7 +127,7 @@ pub fn change(
 ) -> Result<Reply> {
     let uuid = uuid.to_owned();
     write(call, resource, move |tx, caller| {
-        let old = permission::require_readable(tx.conn, resource, caller, &uuid)?;
+        let old = Access::new(tx.conn, caller).require_readable(resource, &uuid)?;
         change(tx, caller, old)
     })
 }

@@ -9,7 +9,7 @@ use super::call::{Call, Reply};
 use super::resource;
 use super::route::Route;
 use crate::auth::attempt_token::{self, Claims};
-use crate::auth::{Caller, permission, scope, secrets};
+use crate::auth::{Access, Caller, scope, secrets};
 use crate::clock;
 use crate::error::{ApiError, Result};
 use crate::record::Record;
@@ -59,7 +59,7 @@ fn find(
     caller: &Caller,
     uuid: &str,
 ) -> Result<Record> {
-    let token = permission::require_readable(connection, &TOKENS, caller, uuid)?;
+    let token = Access::new(connection, caller).require_readable(&TOKENS, uuid)?;
     let is_root = caller.user_uuid == config.system_user();
     let is_own = is_root || token.text("owner_uuid") == caller.user_uuid;
     match is_own || !config.emulate.is_arvados() {

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::call::{Call, Reply};
 use super::resource::{change, get, list, write};
 use super::route::Route;
-use crate::auth::permission;
+use crate::auth::Access;
 use crate::error::{ApiError, Result};
 use crate::record::Record;
 use crate::record::patch;
@@ -30,7 +30,7 @@ fn create(call: &Call, _: &str) -> Result<Reply> {
     let mut workflow = patch::create(&WORKFLOWS, &attributes, call.caller.is_admin)?;
     names_in(&attributes)?.fill(&mut workflow);
     write(call, &WORKFLOWS, move |tx, caller| {
-        permission::set_owner(tx.conn, caller, &mut workflow)?;
+        Access::new(tx.conn, caller).set_owner(&mut workflow)?;
         tx.create(&WORKFLOWS, caller, workflow)
     })
 }
@@ -40,9 +40,9 @@ fn update(call: &Call, uuid: &str) -> Result<Reply> {
     // Not on the thread that makes all changes, one after the other.
     let names = names_in(&attributes)?;
     change(call, &WORKFLOWS, uuid, move |tx, caller, old| {
-        permission::require_writable(tx.conn, caller, &old)?;
+        Access::new(tx.conn, caller).require_writable(&old)?;
         let mut new = patch::apply(&WORKFLOWS, &old, &attributes, &[])?;
-        permission::require_owners(tx.conn, caller, &old, &new)?;
+        Access::new(tx.conn, caller).require_owners(&old, &new)?;
         names.fill(&mut new);
         tx.update(&WORKFLOWS, caller, &old, new)
     })
@@ -50,7 +50,7 @@ fn update(call: &Call, uuid: &str) -> Result<Reply> {
 
 fn delete(call: &Call, uuid: &str) -> Result<Reply> {
     change(call, &WORKFLOWS, uuid, |tx, caller, old| {
-        permission::require_writable(tx.conn, caller, &old)?;
+        Access::new(tx.conn, caller).require_writable(&old)?;
         tx.delete(&WORKFLOWS, caller, &old)?;
         Ok(old)
     })

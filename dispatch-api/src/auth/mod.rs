@@ -13,3 +13,4 @@ pub mod secrets;
 
 pub use authenticate::authenticate;
 pub use identity::{Caller, Identity};
+pub use permission::Access;

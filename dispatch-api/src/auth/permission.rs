@@ -7,7 +7,6 @@ use serde_json::json;
 use super::graph::{Graph, Level, Uuid};
 use super::identity::Identity;
 use super::reach::Reach;
-pub use super::readable::{find_brief, find_readable, places_of_content, restrict_to_readable};
 use crate::clock;
 use crate::db::filter::Clause;
 use crate::db::rows;
@@ -44,42 +43,6 @@ pub fn leave_out_trash(
     Ok(())
 }
 
-/// Finds what the caller reaches, and keeps it for the checks that follow.
-pub fn prepare(connection: &Connection, caller: &Identity) -> Result<()> {
-    Reach::of(connection, caller, Level::Read).map(drop)
-}
-
-/// As [`find_readable`], but with status 404 for a missing or unreadable record.
-pub fn require_readable(
-    connection: &Connection,
-    resource: &Resource,
-    caller: &Identity,
-    uuid: &str,
-) -> Result<Record> {
-    find_readable(connection, resource, caller, uuid)?.ok_or_else(ApiError::path_not_found)
-}
-
-/// Whether the caller may create records of this owner, and move existing ones to it.
-fn may_own(connection: &Connection, caller: &Identity, owner_uuid: &str) -> Result<bool> {
-    if caller.is_admin || owner_uuid == caller.user_uuid {
-        return Ok(true);
-    }
-    Ok(Reach::of(connection, caller, Level::Write)?.has_owner(owner_uuid))
-}
-
-/// Gives a new record the owner that it names, else the caller. Rejects an owner for whom the
-/// caller may not create records.
-pub fn set_owner(connection: &Connection, caller: &Identity, record: &mut Record) -> Result<()> {
-    let owner = record.some_text("owner_uuid");
-    let owner = owner.unwrap_or(&caller.user_uuid).to_owned();
-    if !may_own(connection, caller, &owner)? {
-        return Err(lacks("can_write", &owner));
-    }
-    reject_trash(connection, &owner)?;
-    record.set("owner_uuid", owner);
-    Ok(())
-}
-
 /// The caller has not this permission on this record or owner.
 fn lacks(permission: &str, uuid: &str) -> ApiError {
     ApiError::denied(format!("you need {permission} on {uuid}"))
@@ -94,38 +57,6 @@ fn reject_trash(connection: &Connection, owner: &str) -> Result<()> {
         ))),
         false => Ok(()),
     }
-}
-
-fn require(
-    connection: &Connection,
-    caller: &Identity,
-    level: Level,
-    record: &Record,
-) -> Result<()> {
-    if caller.is_admin || Reach::of(connection, caller, level)?.has_record(record) {
-        return Ok(());
-    }
-    let permission = match level {
-        Level::Read => "can_read",
-        Level::Write => "can_write",
-        Level::Manage => "can_manage",
-    };
-    Err(lacks(permission, record.uuid()))
-}
-
-/// For each of these records, whether the caller may change it, and whether it may manage it.
-pub fn rights(
-    connection: &Connection,
-    caller: &Identity,
-    records: &[Record],
-) -> Result<Vec<(bool, bool)>> {
-    if caller.is_admin {
-        return Ok(vec![(true, true); records.len()]);
-    }
-    let write = Reach::of(connection, caller, Level::Write)?;
-    let manage = Reach::of(connection, caller, Level::Manage)?;
-    let of = |record| (write.has_record(record), manage.has_record(record));
-    Ok(records.iter().map(of).collect())
 }
 
 /// The owners above a record with this owner: its groups from the inside out, and last the user.
@@ -144,89 +75,148 @@ pub fn owners(connection: &Connection, owner: &str) -> Result<Vec<String>> {
     Ok(owners)
 }
 
-/// Rejects a caller who may not manage this record.
-pub fn require_manageable(
-    connection: &Connection,
-    caller: &Identity,
-    record: &Record,
-) -> Result<()> {
-    require(connection, caller, Level::Manage, record)
+/// A caller who reads or changes what is in a database.
+#[derive(Clone, Copy)]
+pub struct Access<'a> {
+    pub(super) connection: &'a Connection,
+    pub(super) caller: &'a Identity,
 }
 
-/// Rejects a caller who may not change this record.
-pub fn require_writable(connection: &Connection, caller: &Identity, record: &Record) -> Result<()> {
-    require(connection, caller, Level::Write, record)
-}
-
-/// Rejects a change of owner unless the caller may write to the old and to the new one.
-pub fn require_owners(
-    connection: &Connection,
-    caller: &Identity,
-    old: &Record,
-    new: &Record,
-) -> Result<()> {
-    if old.get("owner_uuid") == new.get("owner_uuid") {
-        return Ok(());
+impl<'a> Access<'a> {
+    pub fn new(connection: &'a Connection, caller: &'a Identity) -> Self {
+        Access { connection, caller }
     }
-    for record in [old, new] {
-        let owner = record.text("owner_uuid");
-        if !may_own(connection, caller, owner)? {
-            return Err(lacks("can_write", owner));
+
+    pub(super) fn reach(&self, level: Level) -> Result<Reach> {
+        Reach::of(self.connection, self.caller, level)
+    }
+
+    /// Finds what the caller reaches, and keeps it for the checks that follow.
+    pub fn prepare(&self) -> Result<()> {
+        self.reach(Level::Read).map(drop)
+    }
+
+    /// As [`Self::find_readable`], but with status 404 for a missing or unreadable record.
+    pub fn require_readable(&self, resource: &Resource, uuid: &str) -> Result<Record> {
+        self.find_readable(resource, uuid)?
+            .ok_or_else(ApiError::path_not_found)
+    }
+
+    /// Whether the caller may create records of this owner, and move existing ones to it.
+    fn may_own(&self, owner_uuid: &str) -> Result<bool> {
+        if self.caller.is_admin || owner_uuid == self.caller.user_uuid {
+            return Ok(true);
+        }
+        Ok(self.reach(Level::Write)?.has_owner(owner_uuid))
+    }
+
+    /// Gives a new record the owner that it names, else the caller. Rejects an owner for whom the
+    /// caller may not create records.
+    pub fn set_owner(&self, record: &mut Record) -> Result<()> {
+        let owner = record.some_text("owner_uuid");
+        let owner = owner.unwrap_or(&self.caller.user_uuid).to_owned();
+        if !self.may_own(&owner)? {
+            return Err(lacks("can_write", &owner));
+        }
+        reject_trash(self.connection, &owner)?;
+        record.set("owner_uuid", owner);
+        Ok(())
+    }
+
+    fn require(&self, level: Level, record: &Record) -> Result<()> {
+        if self.caller.is_admin || self.reach(level)?.has_record(record) {
+            return Ok(());
+        }
+        let permission = match level {
+            Level::Read => "can_read",
+            Level::Write => "can_write",
+            Level::Manage => "can_manage",
+        };
+        Err(lacks(permission, record.uuid()))
+    }
+
+    /// For each of these records, whether the caller may change it, and whether it may manage it.
+    pub fn rights(&self, records: &[Record]) -> Result<Vec<(bool, bool)>> {
+        if self.caller.is_admin {
+            return Ok(vec![(true, true); records.len()]);
+        }
+        let write = self.reach(Level::Write)?;
+        let manage = self.reach(Level::Manage)?;
+        let of = |record| (write.has_record(record), manage.has_record(record));
+        Ok(records.iter().map(of).collect())
+    }
+
+    /// Rejects a caller who may not manage this record.
+    pub fn require_manageable(&self, record: &Record) -> Result<()> {
+        self.require(Level::Manage, record)
+    }
+
+    /// Rejects a caller who may not change this record.
+    pub fn require_writable(&self, record: &Record) -> Result<()> {
+        self.require(Level::Write, record)
+    }
+
+    /// Rejects a change of owner unless the caller may write to the old and to the new one.
+    pub fn require_owners(&self, old: &Record, new: &Record) -> Result<()> {
+        if old.get("owner_uuid") == new.get("owner_uuid") {
+            return Ok(());
+        }
+        for record in [old, new] {
+            let owner = record.text("owner_uuid");
+            if !self.may_own(owner)? {
+                return Err(lacks("can_write", owner));
+            }
+        }
+        reject_trash(self.connection, new.text("owner_uuid"))
+    }
+
+    /// Rejects a caller who may not create, change or delete this link. A permission link needs
+    /// permission to manage its head; the owner of the link may delete one whose head is gone.
+    pub fn require_linkable(&self, link: &Record) -> Result<()> {
+        if link.text("link_class") != "permission" || self.caller.is_admin {
+            return self.require_writable(link);
+        }
+        let uuid = link.text("head_uuid");
+        let resource = schema::by_uuid(uuid).ok_or_else(|| {
+            ApiError::invalid(format!("Head uuid '{uuid}' of a permission is no record"))
+        })?;
+        let is_own = link.text("owner_uuid") == self.caller.user_uuid && !link.uuid().is_empty();
+        if is_own && rows::fetch_brief(self.connection, resource, uuid)?.is_none() {
+            return Ok(());
+        }
+        let head = self.find_brief(resource, uuid)?;
+        self.require_manageable(&head.ok_or_else(ApiError::path_not_found)?)
+    }
+
+    /// Rejects a log entry about an object that the caller may not read, and one with a server's
+    /// event type about an object that the caller may not change.
+    pub fn require_loggable(&self, entry: &Record) -> Result<()> {
+        let Some(uuid) = entry.some_text("object_uuid") else {
+            return Ok(());
+        };
+        if self.caller.is_admin {
+            return Ok(());
+        }
+        let object = match schema::by_uuid(uuid) {
+            Some(resource) => self.find_brief(resource, uuid)?,
+            None => None,
+        };
+        let object = object.ok_or_else(|| lacks("can_read", uuid))?;
+        match SERVER_EVENTS.contains(&entry.text("event_type")) {
+            true => self.require_writable(&object),
+            false => Ok(()),
         }
     }
-    reject_trash(connection, new.text("owner_uuid"))
-}
 
-/// Rejects a caller who may not create, change or delete this link. A permission link needs
-/// permission to manage its head; the owner of the link may delete one whose head is gone.
-pub fn require_linkable(connection: &Connection, caller: &Identity, link: &Record) -> Result<()> {
-    if link.text("link_class") != "permission" || caller.is_admin {
-        return require_writable(connection, caller, link);
-    }
-    let uuid = link.text("head_uuid");
-    let resource = schema::by_uuid(uuid).ok_or_else(|| {
-        ApiError::invalid(format!("Head uuid '{uuid}' of a permission is no record"))
-    })?;
-    let is_own = link.text("owner_uuid") == caller.user_uuid && !link.uuid().is_empty();
-    if is_own && rows::fetch_brief(connection, resource, uuid)?.is_none() {
-        return Ok(());
-    }
-    let head = find_brief(connection, resource, caller, uuid)?;
-    require_manageable(
-        connection,
-        caller,
-        &head.ok_or_else(ApiError::path_not_found)?,
-    )
-}
-
-/// Rejects a log entry about an object that the caller may not read, and one with a server's event
-/// type about an object that the caller may not change.
-pub fn require_loggable(connection: &Connection, caller: &Identity, entry: &Record) -> Result<()> {
-    let Some(uuid) = entry.some_text("object_uuid") else {
-        return Ok(());
-    };
-    if caller.is_admin {
-        return Ok(());
-    }
-    let object = match schema::by_uuid(uuid) {
-        Some(resource) => find_brief(connection, resource, caller, uuid)?,
-        None => None,
-    };
-    let object = object.ok_or_else(|| lacks("can_read", uuid))?;
-    match SERVER_EVENTS.contains(&entry.text("event_type")) {
-        true => require_writable(connection, caller, &object),
-        false => Ok(()),
-    }
-}
-
-/// Whether the caller may receive events about this object.
-pub fn may_receive(connection: &Connection, caller: &Identity, object_uuid: &str) -> Result<bool> {
-    if caller.is_admin {
-        return Ok(true);
-    }
-    match schema::by_uuid(object_uuid) {
-        Some(resource) => Ok(find_brief(connection, resource, caller, object_uuid)?.is_some()),
-        None => Ok(false),
+    /// Whether the caller may receive events about this object.
+    pub fn may_receive(&self, object_uuid: &str) -> Result<bool> {
+        if self.caller.is_admin {
+            return Ok(true);
+        }
+        match schema::by_uuid(object_uuid) {
+            Some(resource) => Ok(self.find_brief(resource, object_uuid)?.is_some()),
+            None => Ok(false),
+        }
     }
 }
 
@@ -285,10 +275,16 @@ mod tests {
             insert(&connection, &LINKS, link);
         }
         let me = Identity::system(ME.into()).as_plain_user(ME);
-        let readable = find_readable(&connection, &COLLECTIONS, &me, OBJECT).unwrap();
+        let readable = Access::new(&connection, &me)
+            .find_readable(&COLLECTIONS, OBJECT)
+            .unwrap();
         let level = [Level::Manage, Level::Write, Level::Read]
             .into_iter()
-            .find(|level| require(&connection, &me, *level, &object).is_ok());
+            .find(|level| {
+                Access::new(&connection, &me)
+                    .require(*level, &object)
+                    .is_ok()
+            });
         assert_eq!(readable.is_some(), level.is_some(), "{owner} {links:?}");
         level
     }

@@ -8,6 +8,7 @@ use rusqlite::types::Value as SqlValue;
 
 use super::graph::Level;
 use super::identity::Identity;
+use super::permission::Access;
 use super::reach::Reach;
 use crate::db::filter::Clause;
 use crate::db::rows;
@@ -38,167 +39,10 @@ const LINKED_SQL: &str = "(head_uuid IN (SELECT value FROM json_each(?)) \
     OR head_uuid IN (SELECT uuid FROM workflows \
                      WHERE owner_uuid IN (SELECT value FROM json_each(?))))";
 
-/// Limits a listing to the records that the caller may read.
-pub fn restrict_to_readable(
-    connection: &Connection,
-    resource: &Resource,
-    caller: &Identity,
-    clause: &mut Clause,
-) -> Result<()> {
-    let me = SqlValue::Text(caller.user_uuid.clone());
-    if caller.is_admin {
-        if resource.table == "api_client_authorizations" {
-            // The tokens of the system user have no end; other administrators cannot read them.
-            let hidden = SqlValue::Text(system_user(caller));
-            clause.and("(owner_uuid <> ? OR owner_uuid = ?)", [hidden, me]);
-        }
-        return Ok(());
-    }
-    let read = Reach::of(connection, caller, Level::Read)?;
-    let owners = read.owners();
-    let requests = read.targets_of(&schema::CONTAINER_REQUESTS);
-    match resource.table {
-        "containers" => clause.and(
-            format!("(uuid = ? OR locked_by_uuid = ? OR uuid {REQUESTED_SQL})"),
-            [
-                SqlValue::Text(caller.container_uuid.clone().unwrap_or_default()),
-                SqlValue::Text(caller.token_uuid.clone()),
-                owners,
-                requests,
-            ],
-        ),
-        "users" => clause.and(
-            "uuid IN (SELECT value FROM json_each(?))",
-            [read.targets_of(resource)],
-        ),
-        "api_client_authorizations" => clause.and("owner_uuid = ?", [me]),
-        "links" => {
-            let manage = Reach::of(connection, caller, Level::Manage)?;
-            let managed = manage.owners();
-            clause.and(
-                format!(
-                    "CASE link_class WHEN 'permission' \
-                     THEN owner_uuid = ? OR head_uuid = ? OR tail_uuid = ? OR {LINKED_SQL} \
-                     ELSE {REACHED_SQL} OR tail_uuid = ? \
-                     OR ({IMAGE_LINK_SQL} AND {LINKED_SQL}) END"
-                ),
-                [
-                    me.clone(),
-                    me.clone(),
-                    me.clone(),
-                    manage.targets(),
-                    managed.clone(),
-                    managed.clone(),
-                    managed,
-                    owners.clone(),
-                    read.targets_of(resource),
-                    me,
-                    read.targets(),
-                    owners.clone(),
-                    owners.clone(),
-                    owners,
-                ],
-            );
-        }
-        "logs" => clause.and(
-            format!(
-                "(owner_uuid = ? OR object_owner_uuid IN (SELECT value FROM json_each(?)) \
-                 OR object_uuid IN (SELECT value FROM json_each(?)) \
-                 OR object_uuid {REQUESTED_SQL})"
-            ),
-            [me, owners.clone(), read.targets(), owners, requests],
-        ),
-        _ => clause.and(REACHED_SQL, [owners, read.targets_of(resource)]),
-    }
-    Ok(())
-}
-
 /// The system user of the caller's cluster.
 fn system_user(caller: &Identity) -> String {
     let cluster = caller.user_uuid.get(..5).unwrap_or_default();
     format!("{cluster}-tpzed-000000000000000")
-}
-
-/// A record by uuid, if the caller may read it.
-pub fn find_readable(
-    connection: &Connection,
-    resource: &Resource,
-    caller: &Identity,
-    uuid: &str,
-) -> Result<Option<Record>> {
-    let found = rows::fetch(connection, resource, uuid)?;
-    if_readable(connection, resource, caller, found)
-}
-
-/// Like [`find_readable`], but with the attributes of [`rows::fetch_brief`] alone.
-pub fn find_brief(
-    connection: &Connection,
-    resource: &Resource,
-    caller: &Identity,
-    uuid: &str,
-) -> Result<Option<Record>> {
-    let found = rows::fetch_brief(connection, resource, uuid)?;
-    if_readable(connection, resource, caller, found)
-}
-
-fn if_readable(
-    connection: &Connection,
-    resource: &Resource,
-    caller: &Identity,
-    found: Option<Record>,
-) -> Result<Option<Record>> {
-    match found {
-        Some(record) if may_read(connection, resource, caller, &record)? => Ok(Some(record)),
-        _ => Ok(None),
-    }
-}
-
-/// Whether [`restrict_to_readable`] leaves this record, which may have the attributes of
-/// [`rows::fetch_brief`] alone. That finds all which the caller reaches; this takes as long for one
-/// who reaches much as for others.
-fn may_read(
-    connection: &Connection,
-    resource: &Resource,
-    caller: &Identity,
-    record: &Record,
-) -> Result<bool> {
-    let me = caller.user_uuid.as_str();
-    let is_mine = |name: &str| record.text(name) == me;
-    if caller.is_admin {
-        let is_hidden = record.text("owner_uuid") == system_user(caller) && !is_mine("owner_uuid");
-        return Ok(resource.table != "api_client_authorizations" || !is_hidden);
-    }
-    let read = Reach::of(connection, caller, Level::Read)?;
-    let is_linked = |reach: &Reach| is_linked(connection, reach, record.text("head_uuid"));
-    let is_requested = |container: &str| is_requested(connection, &read, container);
-    Ok(match resource.table {
-        "containers" => {
-            caller.container_uuid.as_deref() == Some(record.uuid())
-                || record.some_text("locked_by_uuid") == Some(&caller.token_uuid)
-                || is_requested(record.uuid())?
-        }
-        "users" => read.has_target(record.uuid()),
-        "api_client_authorizations" => is_mine("owner_uuid"),
-        "links" if record.text("link_class") == "permission" => {
-            ["owner_uuid", "head_uuid", "tail_uuid"]
-                .into_iter()
-                .any(is_mine)
-                || is_linked(&Reach::of(connection, caller, Level::Manage)?)?
-        }
-        "links" => {
-            read.has_record(record)
-                || is_mine("tail_uuid")
-                || (is_image_link(connection, record)? && is_linked(&read)?)
-        }
-        "logs" => {
-            let object = record.text("object_uuid");
-            is_mine("owner_uuid")
-                || read.has_owner(record.text("object_owner_uuid"))
-                || read.has_target(object)
-                || is_requested(object)?
-        }
-        _ => read.has_record(record),
-    })
 }
 
 /// Whether a request for this container is reached.
@@ -245,34 +89,6 @@ fn owners_with(
     }
 }
 
-/// Where the caller may read collections with this content: at each owner, of whom the newest one
-/// is enough, and those that are shared by themselves. Each as a condition, its value `?2`, and
-/// the number of collections to look at.
-pub fn places_of_content(
-    connection: &Connection,
-    caller: &Identity,
-    pdh: &str,
-) -> Result<Vec<(&'static str, SqlValue, i64)>> {
-    let owned = |owner| ("owner_uuid = ?2", SqlValue::Text(owner), 1);
-    let find = |is_wanted: &dyn Fn(&str) -> bool| {
-        owners_with(
-            connection,
-            &schema::COLLECTIONS,
-            "portable_data_hash",
-            pdh,
-            is_wanted,
-        )
-    };
-    if caller.is_admin {
-        return Ok(find(&|_| true)?.into_iter().map(owned).collect());
-    }
-    let read = Reach::of(connection, caller, Level::Read)?;
-    let owners = find(&|owner| read.has_owner(owner))?;
-    let shared = "uuid IN (SELECT value FROM json_each(?2))";
-    let shared = (shared, read.targets_of(&schema::COLLECTIONS), i64::MAX);
-    Ok(owners.into_iter().map(owned).chain([shared]).collect())
-}
-
 /// [`LINKED_SQL`] for one link.
 fn is_linked(connection: &Connection, reach: &Reach, head: &str) -> Result<bool> {
     if reach.has_target(head) {
@@ -299,6 +115,165 @@ fn is_image_link(connection: &Connection, link: &Record) -> Result<bool> {
         link.text("modified_by_user_uuid"),
     )?;
     Ok(writer.is_some_and(|writer| writer.bool("is_admin")))
+}
+
+impl Access<'_> {
+    /// Limits a listing to the records that the caller may read.
+    pub fn restrict_to_readable(&self, resource: &Resource, clause: &mut Clause) -> Result<()> {
+        let me = SqlValue::Text(self.caller.user_uuid.clone());
+        if self.caller.is_admin {
+            if resource.table == "api_client_authorizations" {
+                // The tokens of the system user have no end; other administrators cannot read them.
+                let hidden = SqlValue::Text(system_user(self.caller));
+                clause.and("(owner_uuid <> ? OR owner_uuid = ?)", [hidden, me]);
+            }
+            return Ok(());
+        }
+        let read = self.reach(Level::Read)?;
+        let owners = read.owners();
+        let requests = read.targets_of(&schema::CONTAINER_REQUESTS);
+        match resource.table {
+            "containers" => clause.and(
+                format!("(uuid = ? OR locked_by_uuid = ? OR uuid {REQUESTED_SQL})"),
+                [
+                    SqlValue::Text(self.caller.container_uuid.clone().unwrap_or_default()),
+                    SqlValue::Text(self.caller.token_uuid.clone()),
+                    owners,
+                    requests,
+                ],
+            ),
+            "users" => clause.and(
+                "uuid IN (SELECT value FROM json_each(?))",
+                [read.targets_of(resource)],
+            ),
+            "api_client_authorizations" => clause.and("owner_uuid = ?", [me]),
+            "links" => {
+                let manage = self.reach(Level::Manage)?;
+                let managed = manage.owners();
+                clause.and(
+                    format!(
+                        "CASE link_class WHEN 'permission' \
+                         THEN owner_uuid = ? OR head_uuid = ? OR tail_uuid = ? OR {LINKED_SQL} \
+                         ELSE {REACHED_SQL} OR tail_uuid = ? \
+                         OR ({IMAGE_LINK_SQL} AND {LINKED_SQL}) END"
+                    ),
+                    [
+                        me.clone(),
+                        me.clone(),
+                        me.clone(),
+                        manage.targets(),
+                        managed.clone(),
+                        managed.clone(),
+                        managed,
+                        owners.clone(),
+                        read.targets_of(resource),
+                        me,
+                        read.targets(),
+                        owners.clone(),
+                        owners.clone(),
+                        owners,
+                    ],
+                );
+            }
+            "logs" => clause.and(
+                format!(
+                    "(owner_uuid = ? OR object_owner_uuid IN (SELECT value FROM json_each(?)) \
+                     OR object_uuid IN (SELECT value FROM json_each(?)) \
+                     OR object_uuid {REQUESTED_SQL})"
+                ),
+                [me, owners.clone(), read.targets(), owners, requests],
+            ),
+            _ => clause.and(REACHED_SQL, [owners, read.targets_of(resource)]),
+        }
+        Ok(())
+    }
+
+    /// A record by uuid, if the caller may read it.
+    pub fn find_readable(&self, resource: &Resource, uuid: &str) -> Result<Option<Record>> {
+        let found = rows::fetch(self.connection, resource, uuid)?;
+        self.if_readable(resource, found)
+    }
+
+    /// Like [`Self::find_readable`], but with the attributes of [`rows::fetch_brief`] alone.
+    pub fn find_brief(&self, resource: &Resource, uuid: &str) -> Result<Option<Record>> {
+        let found = rows::fetch_brief(self.connection, resource, uuid)?;
+        self.if_readable(resource, found)
+    }
+
+    fn if_readable(&self, resource: &Resource, found: Option<Record>) -> Result<Option<Record>> {
+        match found {
+            Some(record) if self.may_read(resource, &record)? => Ok(Some(record)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Whether [`Self::restrict_to_readable`] leaves this record, which may have the attributes of
+    /// [`rows::fetch_brief`] alone. That finds all which the caller reaches; this takes as long for
+    /// one who reaches much as for others.
+    fn may_read(&self, resource: &Resource, record: &Record) -> Result<bool> {
+        let me = self.caller.user_uuid.as_str();
+        let is_mine = |name: &str| record.text(name) == me;
+        if self.caller.is_admin {
+            let is_hidden =
+                record.text("owner_uuid") == system_user(self.caller) && !is_mine("owner_uuid");
+            return Ok(resource.table != "api_client_authorizations" || !is_hidden);
+        }
+        let read = self.reach(Level::Read)?;
+        let is_linked = |reach: &Reach| is_linked(self.connection, reach, record.text("head_uuid"));
+        let is_requested = |container: &str| is_requested(self.connection, &read, container);
+        Ok(match resource.table {
+            "containers" => {
+                self.caller.container_uuid.as_deref() == Some(record.uuid())
+                    || record.some_text("locked_by_uuid") == Some(&self.caller.token_uuid)
+                    || is_requested(record.uuid())?
+            }
+            "users" => read.has_target(record.uuid()),
+            "api_client_authorizations" => is_mine("owner_uuid"),
+            "links" if record.text("link_class") == "permission" => {
+                ["owner_uuid", "head_uuid", "tail_uuid"]
+                    .into_iter()
+                    .any(is_mine)
+                    || is_linked(&self.reach(Level::Manage)?)?
+            }
+            "links" => {
+                read.has_record(record)
+                    || is_mine("tail_uuid")
+                    || (is_image_link(self.connection, record)? && is_linked(&read)?)
+            }
+            "logs" => {
+                let object = record.text("object_uuid");
+                is_mine("owner_uuid")
+                    || read.has_owner(record.text("object_owner_uuid"))
+                    || read.has_target(object)
+                    || is_requested(object)?
+            }
+            _ => read.has_record(record),
+        })
+    }
+
+    /// Where the caller may read collections with this content: at each owner, of whom the newest
+    /// one is enough, and those that are shared by themselves. Each as a condition, its value `?2`,
+    /// and the number of collections to look at.
+    pub fn places_of_content(&self, pdh: &str) -> Result<Vec<(&'static str, SqlValue, i64)>> {
+        let owned = |owner| ("owner_uuid = ?2", SqlValue::Text(owner), 1);
+        let find = |is_wanted: &dyn Fn(&str) -> bool| {
+            owners_with(
+                self.connection,
+                &schema::COLLECTIONS,
+                "portable_data_hash",
+                pdh,
+                is_wanted,
+            )
+        };
+        if self.caller.is_admin {
+            return Ok(find(&|_| true)?.into_iter().map(owned).collect());
+        }
+        let read = self.reach(Level::Read)?;
+        let owners = find(&|owner| read.has_owner(owner))?;
+        let shared = "uuid IN (SELECT value FROM json_each(?2))";
+        let shared = (shared, read.targets_of(&schema::COLLECTIONS), i64::MAX);
+        Ok(owners.into_iter().map(owned).chain([shared]).collect())
+    }
 }
 
 #[cfg(test)]
@@ -420,12 +395,12 @@ mod tests {
             };
             for kind in KINDS {
                 let mut clause = Clause::default();
-                restrict_to_readable(&connection, kind, &me, &mut clause).unwrap();
+                Access::new(&connection, &me).restrict_to_readable(kind, &mut clause).unwrap();
                 let listed = rows::find(&connection, kind, &clause.sql(), &clause.params()).unwrap();
                 let listed: BTreeSet<String> = listed.iter().map(|r| r.uuid().to_owned()).collect();
                 let all = rows::find(&connection, kind, "1", &[]).unwrap();
                 for record in all {
-                    let read = find_readable(&connection, kind, &me, record.uuid()).unwrap();
+                    let read = Access::new(&connection, &me).find_readable(kind, record.uuid()).unwrap();
                     prop_assert_eq!(
                         read.is_some(), listed.contains(record.uuid()), "{} {:?}", kind.table, record
                     );

@@ -4,7 +4,7 @@ use rusqlite::Connection;
 use serde_json::{Map, Value};
 
 use super::content::ManifestContent;
-use crate::auth::{Caller, permission};
+use crate::auth::{Access, Caller};
 use crate::clock;
 use crate::db::rows;
 use crate::db::trash;
@@ -27,7 +27,7 @@ pub fn create(
     let mut collection = patch::apply(&COLLECTIONS, &Record::new(), attributes, &[])?;
     // There is one version only. As in Arvados, what a client says of it has no effect here.
     collection.0.remove("version");
-    permission::set_owner(tx.conn, caller, &mut collection)?;
+    Access::new(tx.conn, caller).set_owner(&mut collection)?;
     check_hash("", &collection, &content.pdh)?;
     set_content(&mut collection, content);
     trash::normalise_request(caller.is_admin, &tx.now, &Record::new(), &mut collection)?;
@@ -73,14 +73,14 @@ pub fn update(
     content: Option<ManifestContent>,
     options: UpdateOptions<'_>,
 ) -> Result<Record> {
-    let old = permission::require_readable(tx.conn, &COLLECTIONS, caller, uuid)?;
+    let old = Access::new(tx.conn, caller).require_readable(&COLLECTIONS, uuid)?;
     if trash::is_in_trash(tx.conn, &old, &tx.now)? && !options.include_trash {
         return Err(ApiError::path_not_found());
     }
-    permission::require_writable(tx.conn, caller, &old)?;
+    Access::new(tx.conn, caller).require_writable(&old)?;
     patch::check_etag(&old, options.if_match)?;
     let mut new = patch::apply(&COLLECTIONS, &old, attributes, &[])?;
-    permission::require_owners(tx.conn, caller, &old, &new)?;
+    Access::new(tx.conn, caller).require_owners(&old, &new)?;
     for name in ["version", "current_version_uuid"] {
         if old.get(name) != new.get(name) {
             return Err(ApiError::invalid(format!("{name} cannot be updated")));
@@ -119,15 +119,15 @@ pub fn replace_content(tx: &Tx<'_>, old: &Record, manifest: &str) -> Result<Reco
 
 /// Moves a collection to the trash; expiry deletes it two weeks later.
 pub fn trash(tx: &Tx<'_>, caller: &Caller, uuid: &str) -> Result<Record> {
-    let old = permission::require_readable(tx.conn, &COLLECTIONS, caller, uuid)?;
-    permission::require_writable(tx.conn, caller, &old)?;
+    let old = Access::new(tx.conn, caller).require_readable(&COLLECTIONS, uuid)?;
+    Access::new(tx.conn, caller).require_writable(&old)?;
     let new = trash::trashed(&old, &tx.now);
     tx.update(&COLLECTIONS, caller, &old, new)
 }
 
 pub fn untrash(tx: &Tx<'_>, caller: &Caller, uuid: &str, unique_name: bool) -> Result<Record> {
-    let old = permission::require_readable(tx.conn, &COLLECTIONS, caller, uuid)?;
-    permission::require_writable(tx.conn, caller, &old)?;
+    let old = Access::new(tx.conn, caller).require_readable(&COLLECTIONS, uuid)?;
+    Access::new(tx.conn, caller).require_writable(&old)?;
     trash::require_trashed(&old, &tx.now)?;
     let mut new = trash::restored(&old);
     if unique_name {
@@ -194,7 +194,7 @@ pub fn find_by_pdh(
 ) -> Result<Option<String>> {
     let now = clock::now();
     let mut newest = None;
-    for (place, value, limit) in permission::places_of_content(connection, caller, pdh)? {
+    for (place, value, limit) in Access::new(connection, caller).places_of_content(pdh)? {
         let mut copies = connection.prepare_cached(&copies_sql(place, include_trash, limit))?;
         let mut rows = copies.query((pdh, &value, &now))?;
         while let Some(row) = rows.next()? {

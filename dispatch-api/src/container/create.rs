@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::auth::{Caller, permission};
+use crate::auth::{Access, Caller};
 use crate::collection::store;
 use crate::container::{constraints, image, mounts, priority, reuse};
 use crate::db::rows;
@@ -169,8 +169,9 @@ fn resolve_collection(
     expected: Option<&str>,
 ) -> Result<String> {
     let not_found = || ApiError::invalid(format!("cannot mount collection \"{uuid}\": not found"));
-    let collection =
-        permission::find_brief(tx.conn, &COLLECTIONS, caller, uuid)?.ok_or_else(not_found)?;
+    let collection = Access::new(tx.conn, caller)
+        .find_brief(&COLLECTIONS, uuid)?
+        .ok_or_else(not_found)?;
     if trash::is_in_trash(tx.conn, &collection, &tx.now)? {
         return Err(not_found());
     }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use rusqlite::ToSql;
 
-use crate::auth::{Caller, permission};
+use crate::auth::{Access, Caller, permission};
 use crate::collection::store;
 use crate::db::rows;
 use crate::db::trash;
@@ -144,7 +144,7 @@ fn pdh_of_link(tx: &Tx<'_>, caller: &Caller, link: &Record) -> Result<Meaning> {
     if is_pdh(head) {
         return of_content(head, Meaning::Nothing);
     }
-    let found = permission::find_brief(tx.conn, &COLLECTIONS, caller, head)?;
+    let found = Access::new(tx.conn, caller).find_brief(&COLLECTIONS, head)?;
     let Some(found) = found else {
         return Ok(Meaning::Nothing);
     };

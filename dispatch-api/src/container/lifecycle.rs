@@ -4,7 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use super::state::{Actor, State, check_attributes, check_transition};
-use crate::auth::{Caller, permission, secrets};
+use crate::auth::{Access, Caller, secrets};
 use crate::collection::store;
 use crate::error::{ApiError, Result};
 use crate::record::Record;
@@ -63,14 +63,14 @@ pub fn update(
     attributes: &Map<String, Value>,
     if_match: Option<&str>,
 ) -> Result<Record> {
-    let old = permission::require_readable(tx.conn, &CONTAINERS, caller, uuid)?;
+    let old = Access::new(tx.conn, caller).require_readable(&CONTAINERS, uuid)?;
     patch::check_etag(&old, if_match)?;
     let new = patch::apply(&CONTAINERS, &old, attributes, &[])?;
     apply_change(tx, caller, &old, new)
 }
 
 pub fn lock(tx: &Tx<'_>, caller: &Caller, uuid: &str, if_match: Option<&str>) -> Result<Record> {
-    let old = permission::require_readable(tx.conn, &CONTAINERS, caller, uuid)?;
+    let old = Access::new(tx.conn, caller).require_readable(&CONTAINERS, uuid)?;
     patch::check_etag(&old, if_match)?;
     let state = state_of(&old)?;
     if state != State::Queued {
@@ -84,7 +84,7 @@ pub fn lock(tx: &Tx<'_>, caller: &Caller, uuid: &str, if_match: Option<&str>) ->
 }
 
 pub fn unlock(tx: &Tx<'_>, caller: &Caller, uuid: &str, if_match: Option<&str>) -> Result<Record> {
-    let old = permission::require_readable(tx.conn, &CONTAINERS, caller, uuid)?;
+    let old = Access::new(tx.conn, caller).require_readable(&CONTAINERS, uuid)?;
     patch::check_etag(&old, if_match)?;
     let state = state_of(&old)?;
     if state != State::Locked {

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::{constraints, create, finalize, job_number, mounts, ports, priority, request_logs};
-use crate::auth::{Caller, permission};
+use crate::auth::{Access, Caller};
 use crate::blocks::STORAGE_CLASS;
 use crate::error::{ApiError, Result};
 use crate::record::Record;
@@ -56,7 +56,7 @@ pub fn create(tx: &Tx<'_>, caller: &Caller, attributes: &Map<String, Value>) -> 
     if !caller.is_admin {
         request.0.remove("uuid");
     }
-    permission::set_owner(tx.conn, caller, &mut request)?;
+    Access::new(tx.conn, caller).set_owner(&mut request)?;
     set_requesting_container(tx, caller, &mut request)?;
     job_number::give(tx, caller, &mut request)?;
     let wanted = request.text("state").to_owned();
@@ -94,8 +94,8 @@ pub fn update(
     attributes: &Map<String, Value>,
     if_match: Option<&str>,
 ) -> Result<Record> {
-    let old = permission::require_readable(tx.conn, &CONTAINER_REQUESTS, caller, uuid)?;
-    permission::require_writable(tx.conn, caller, &old)?;
+    let old = Access::new(tx.conn, caller).require_readable(&CONTAINER_REQUESTS, uuid)?;
+    Access::new(tx.conn, caller).require_writable(&old)?;
     patch::check_etag(&old, if_match)?;
     let mut new = patch::apply(
         &CONTAINER_REQUESTS,
@@ -103,7 +103,7 @@ pub fn update(
         attributes,
         &WRITE_ONLY_ATTRIBUTES,
     )?;
-    permission::require_owners(tx.conn, caller, &old, &new)?;
+    Access::new(tx.conn, caller).require_owners(&old, &new)?;
     job_number::keep(tx, &old, &mut new);
     let (from, to) = (old.text("state").to_owned(), new.text("state").to_owned());
     match (from.as_str(), to.as_str()) {
@@ -145,8 +145,8 @@ pub fn update(
 }
 
 pub fn delete(tx: &Tx<'_>, caller: &Caller, uuid: &str) -> Result<Record> {
-    let old = permission::require_readable(tx.conn, &CONTAINER_REQUESTS, caller, uuid)?;
-    permission::require_writable(tx.conn, caller, &old)?;
+    let old = Access::new(tx.conn, caller).require_readable(&CONTAINER_REQUESTS, uuid)?;
+    Access::new(tx.conn, caller).require_writable(&old)?;
     tx.delete(&CONTAINER_REQUESTS, caller, &old)?;
     refresh_container_priority(tx, &old)?;
     Ok(old)

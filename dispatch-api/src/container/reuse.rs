@@ -5,7 +5,7 @@ use serde::Serialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::auth::{Caller, permission};
+use crate::auth::{Access, Caller};
 use crate::collection::store;
 use crate::db::rows;
 use crate::error::Result;
@@ -97,7 +97,8 @@ pub fn find_reusable(tx: &Tx<'_>, caller: &Caller, new: &Record) -> Result<Optio
         let log = container.text("log");
         // A result that the caller cannot read is not reused. The log of a readable container is
         // readable by way of its request, under another hash.
-        let reads_log = permission::find_brief(tx.conn, &CONTAINERS, caller, container.uuid())?
+        let reads_log = Access::new(tx.conn, caller)
+            .find_brief(&CONTAINERS, container.uuid())?
             .is_some()
             || store::find_by_pdh(tx.conn, caller, log, true)?.is_some();
         if reads_log && store::find_by_pdh(tx.conn, caller, output, false)?.is_some() {

@@ -12,7 +12,7 @@ use tracing::warn;
 
 use crate::api::params::{self, Params};
 use crate::app::{self, App};
-use crate::auth::permission;
+use crate::auth::Access;
 use crate::clock;
 use crate::db::rows;
 use crate::db::trash;
@@ -199,12 +199,8 @@ fn find(app: &App, log_request: &LogRequest) -> Result<LogSource> {
         return Err(ApiError::OutOfScope);
     }
     let (current, log) = app.readers.read(|connection| {
-        let request = permission::require_readable(
-            connection,
-            &CONTAINER_REQUESTS,
-            &caller,
-            &log_request.request,
-        )?;
+        let request = Access::new(connection, &caller)
+            .require_readable(&CONTAINER_REQUESTS, &log_request.request)?;
         let current = match request.some_text("container_uuid") {
             Some(uuid) if log_request.container.as_deref() == Some(uuid) => {
                 rows::fetch(connection, &CONTAINERS, uuid)?

@@ -15,7 +15,7 @@ use tracing::debug;
 
 use crate::api::params::{self, Params};
 use crate::app::{App, wait_for_stop};
-use crate::auth::{Caller, permission};
+use crate::auth::{Access, Caller};
 use crate::clock;
 use crate::db::rows;
 use crate::error::{ApiError, Result};
@@ -329,7 +329,7 @@ async fn may_receive(app: Arc<App>, caller: Option<Caller>, event: Arc<Event>) -
     let decide = async || {
         let query = move || {
             app.readers
-                .read(|connection| permission::may_receive(connection, &caller, &event.object_uuid))
+                .read(|connection| Access::new(connection, &caller).may_receive(&event.object_uuid))
         };
         match tokio::task::spawn_blocking(query).await {
             Ok(Ok(may)) => Ok(may),
