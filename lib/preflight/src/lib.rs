@@ -1,4 +1,7 @@
-//! Findings of a `check` command, as text and, by serde, as JSON. Pure.
+//! Findings of a `check` command, as text and, by serde, as JSON. [`server`] has the checks that
+//! crunch-run and dispatchers share; the rest is pure.
+
+pub mod server;
 
 use std::fmt::Write;
 
@@ -74,6 +77,24 @@ impl Finding {
             finding: one_line(finding.as_ref()),
             remedy: remedy.map(one_line),
         }
+    }
+}
+
+/// What a finding is about, in a word or two.
+#[derive(Debug, Clone, Copy)]
+pub struct Subject(pub &'static str);
+
+impl Subject {
+    pub fn ok(self, finding: impl AsRef<str>) -> Finding {
+        Finding::ok(self.0, finding)
+    }
+
+    pub fn warn(self, finding: impl AsRef<str>, remedy: impl AsRef<str>) -> Finding {
+        Finding::warn(self.0, finding, remedy)
+    }
+
+    pub fn fail(self, finding: impl AsRef<str>, remedy: impl AsRef<str>) -> Finding {
+        Finding::fail(self.0, finding, remedy)
     }
 }
 

@@ -4,9 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use preflight::Finding;
-
-use super::subject::Subject;
+use preflight::{Finding, Subject};
 
 const KEEP_BLOCKS: Subject = Subject("Keep blocks");
 

@@ -5,9 +5,7 @@ use rustix::fs::{Access, access};
 
 use cgroup::limit_support::{LimitSupport, swap_is_used};
 use cgroup::{Layout, Mode};
-use preflight::Finding;
-
-use super::subject::Subject;
+use preflight::{Finding, Subject};
 
 const CGROUPS: Subject = Subject("cgroups");
 const DELEGATE: &str = "have the scheduler or systemd delegate a group to the job (systemd: Delegate=yes; Slurm: \

@@ -11,9 +11,7 @@ use host_state::private_dir;
 use rustix::fs::{StatVfsMountFlags, statfs, statvfs};
 
 use node_cache::Limits;
-use preflight::Finding;
-
-use super::subject::Subject;
+use preflight::{Finding, Subject};
 
 /// Network file systems by their magic number.
 const NETWORK_FILE_SYSTEMS: [(u32, &str); 6] = [

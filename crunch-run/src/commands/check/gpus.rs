@@ -7,9 +7,7 @@ use std::time::Duration;
 use tokio::process::Command;
 
 use container_engine::gpu::Registry;
-use preflight::Finding;
-
-use super::subject::Subject;
+use preflight::{Finding, Subject};
 
 /// Timeout of nvidia-smi; a hanging GPU makes it hang too.
 const NVIDIA_SMI_TIMEOUT: Duration = Duration::from_secs(10);

@@ -6,9 +6,7 @@ use arvados_client::Client;
 use arvados_client::keep::{BlockSource, BlockStore, KeepClient, KeepOptions};
 use bytes::Bytes;
 
-use preflight::Finding;
-
-use super::subject::Subject;
+use preflight::{Finding, Subject};
 
 pub const KEEP: Subject = Subject("Keep");
 /// Timeout of a stalled service.

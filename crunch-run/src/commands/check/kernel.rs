@@ -6,9 +6,7 @@ use std::path::Path;
 use rustix::process::{Resource, Rlimit, getrlimit};
 
 use container_engine::kernel_version;
-use preflight::Finding;
-
-use super::subject::Subject;
+use preflight::{Finding, Subject};
 
 /// Minimum version for overlay mounts by ordinary users.
 const MIN_KERNEL_USER_OVERLAY: (u32, u32) = (5, 11);

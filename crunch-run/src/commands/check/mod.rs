@@ -10,7 +10,6 @@ mod gpus;
 mod keep;
 mod kernel;
 mod seccomp;
-mod subject;
 mod user_namespaces;
 
 use std::io::{self, Write};
@@ -23,12 +22,12 @@ use arvados_client::Endpoint;
 use arvados_client::endpoint::EndpointError;
 use clap::Parser;
 
-use self::api::{API_SERVER, TokenSource};
-use self::subject::Subject;
+use self::api::TokenSource;
 use crate::attempt::{SettingsError, endpoint};
 use crate::flags::{self as run_flags, NodeFlags};
 use node_cache::image::ImageStore;
-use preflight::{EngineReport, Finding, NodeReport, Report};
+use preflight::server::API_SERVER;
+use preflight::{EngineReport, Finding, NodeReport, Report, Subject};
 
 /// Timeout of one part; all parts run at the same time.
 const PART_TIMEOUT: Duration = Duration::from_secs(25);

@@ -3,9 +3,7 @@
 use std::path::Path;
 
 use container_engine::Seccomp;
-use preflight::Finding;
-
-use super::subject::Subject;
+use preflight::{Finding, Subject};
 
 use crate::flags::read_seccomp;
 

@@ -5,9 +5,7 @@
 use std::fs;
 use std::path::Path;
 
-use preflight::Finding;
-
-use super::subject::Subject;
+use preflight::{Finding, Subject};
 
 use super::directories::existing;
 
