@@ -9,10 +9,8 @@ use serde::Serialize;
 use units::format_size;
 
 use super::copy_blocks::Damage;
-use super::create::BackupReport;
 use super::fsck::{Depth, FsckReport};
-use super::restore::RestoreReport;
-use super::snapshot::DamageReport;
+use super::snapshot::{CopyReport, DamageReport};
 use crate::EX_CONFIG;
 
 #[derive(Clone, Debug, Subcommand)]
@@ -67,14 +65,12 @@ pub struct Format {
 /// Runs a subcommand, and prints what it did.
 pub fn run(state_dir: &Path, subcommand: &Maintenance) -> ExitCode {
     let done = match subcommand {
-        Maintenance::Backup { dir, format } => super::create(state_dir, dir).map(|report| {
-            format.print(&report, backup_text(&report));
-            report.damage.is_empty()
-        }),
-        Maintenance::Restore { dir, format } => super::restore(dir, state_dir).map(|report| {
-            format.print(&report, restore_text(&report));
-            report.damage.is_empty()
-        }),
+        Maintenance::Backup { dir, format } => {
+            super::create(state_dir, dir).map(|report| format.print_copy(&report))
+        }
+        Maintenance::Restore { dir, format } => {
+            super::restore(dir, state_dir).map(|report| format.print_copy(&report))
+        }
         Maintenance::Fsck { quick, format } => {
             let depth = match quick {
                 true => Depth::Presence,
@@ -100,6 +96,12 @@ pub fn run(state_dir: &Path, subcommand: &Maintenance) -> ExitCode {
 }
 
 impl Format {
+    /// Prints the report, and returns whether all is well.
+    fn print_copy(self, report: &CopyReport) -> bool {
+        self.print(report, copy_text(report));
+        report.damage.is_empty()
+    }
+
     fn print(self, report: &impl Serialize, text: String) {
         use std::io::Write;
         let text = match self.json {
@@ -111,25 +113,16 @@ impl Format {
     }
 }
 
-fn backup_text(report: &BackupReport) -> String {
-    damage_text(&report.damage)
-        + &format!(
-            "{} blocks in the backup: {} copied now ({}), {} removed that no collection has any more\n",
-            report.blocks,
-            report.copied_blocks,
-            format_size(report.copied_bytes),
-            report.removed_blocks
-        )
-}
-
-fn restore_text(report: &RestoreReport) -> String {
-    damage_text(&report.damage)
-        + &format!(
-            "{} blocks restored: {} copied now ({})\n",
-            report.blocks,
-            report.copied_blocks,
-            format_size(report.copied_bytes)
-        )
+fn copy_text(report: &CopyReport) -> String {
+    let (copied, size) = (report.copied_blocks, format_size(report.copied_bytes));
+    let done = match report.removed_blocks {
+        Some(removed) => format!(
+            "in the backup: {copied} copied now ({size}), {removed} removed that no collection has \
+             any more"
+        ),
+        None => format!("restored: {copied} copied now ({size})"),
+    };
+    damage_text(&report.damage) + &format!("{} blocks {done}\n", report.blocks)
 }
 
 fn fsck_text(report: &FsckReport) -> String {

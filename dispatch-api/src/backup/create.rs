@@ -7,12 +7,11 @@ use std::path::Path;
 use arvados_client::keep::BlockHash;
 use fail_points::fail_point;
 use host_state::file;
-use serde::Serialize;
 
 use super::copy_blocks::{self, Copied};
 use super::error::{BackupError, Result};
 use super::files::{BACKUP_FILE, BackupNote, Files};
-use super::snapshot::{self, DamageReport};
+use super::snapshot::{self, CopyReport, DamageReport};
 use crate::blocks::store::BlockStore;
 use crate::clock;
 use crate::state_dir::ServerIdentity;
@@ -24,22 +23,8 @@ const MAX_COPIES: usize = 5;
 /// The last database whose manifests are all whole, if those of the newest are not.
 const WHOLE_DATABASE: &str = "state.db.whole";
 
-#[derive(Debug, Serialize)]
-pub struct BackupReport {
-    /// Blocks of the backup that are good.
-    pub blocks: u64,
-    /// Those of them that were copied now.
-    pub copied_blocks: u64,
-    pub copied_bytes: u64,
-    /// Blocks that only an earlier backup named.
-    pub removed_blocks: u64,
-    /// What could not be copied, because it is damaged in the state directory.
-    #[serde(flatten)]
-    pub damage: DamageReport,
-}
-
 /// Copies the state directory `state` into the backup `target`, which is created if needed.
-pub fn create(state: &Path, target: &Path) -> Result<BackupReport> {
+pub fn create(state: &Path, target: &Path) -> Result<CopyReport> {
     let state = Files::open(state)?;
     let server = state.identity()?;
     if state.has(BACKUP_FILE) {
@@ -82,12 +67,9 @@ pub fn create(state: &Path, target: &Path) -> Result<BackupReport> {
             remove_unnamed(&copied.store, &copied.blocks)?
         }
     };
-    Ok(BackupReport {
-        blocks: (copied.blocks.len() - copied.damage.bad_blocks.len()) as u64,
-        copied_blocks: copied.copied.blocks,
-        copied_bytes: copied.copied.bytes,
-        removed_blocks,
-        damage: copied.damage,
+    Ok(CopyReport {
+        removed_blocks: Some(removed_blocks),
+        ..CopyReport::of(&copied.blocks, &copied.copied, copied.damage)
     })
 }
 

@@ -17,8 +17,8 @@ mod restore;
 mod snapshot;
 
 pub use copy_blocks::{BadBlock, Damage};
-pub use create::{BackupReport, create};
+pub use create::create;
 pub use error::BackupError;
 pub use fsck::{Depth, FsckReport, fsck};
-pub use restore::{RestoreReport, restore};
-pub use snapshot::{DamageReport, DamagedCollection};
+pub use restore::restore;
+pub use snapshot::{CopyReport, DamageReport, DamagedCollection};

@@ -5,29 +5,16 @@ use std::io;
 use std::path::Path;
 
 use fail_points::fail_point;
-use serde::Serialize;
 
 use super::copy_blocks;
 use super::error::{BackupError, Result};
 use super::files::{BACKUP_FILE, Files, RESTORE_FILE};
-use super::snapshot::{self, DamageReport};
+use super::snapshot::{self, CopyReport};
 use crate::blocks::store::BlockStore;
-
-#[derive(Debug, Serialize)]
-pub struct RestoreReport {
-    /// Blocks of the state directory.
-    pub blocks: u64,
-    /// Those of them that were copied now.
-    pub copied_blocks: u64,
-    pub copied_bytes: u64,
-    /// What is damaged in the backup.
-    #[serde(flatten)]
-    pub damage: DamageReport,
-}
 
 /// Copies the backup into the state directory `state`: a new one, or one of a restore that did not
 /// end.
-pub fn restore(backup: &Path, state: &Path) -> Result<RestoreReport> {
+pub fn restore(backup: &Path, state: &Path) -> Result<CopyReport> {
     let backup = Files::open(backup)?;
     if !backup.has(BACKUP_FILE) {
         return Err(BackupError::NoBackup(backup.dir));
@@ -59,7 +46,7 @@ pub fn restore(backup: &Path, state: &Path) -> Result<RestoreReport> {
     Ok(report)
 }
 
-fn copy_state(backup: &Files, state: &Files) -> Result<RestoreReport> {
+fn copy_state(backup: &Files, state: &Files) -> Result<CopyReport> {
     let database = backup.database();
     let connection = snapshot::open(&database)?;
     snapshot::require_integrity(&connection, &database)?;
@@ -74,12 +61,7 @@ fn copy_state(backup: &Files, state: &Files) -> Result<RestoreReport> {
     state.copy_private_files(backup)?;
     fail_point("api.restore.files-copied");
     copy_file(&database, &state.database()).map_err(BackupError::io(&state.database()))?;
-    Ok(RestoreReport {
-        blocks: (blocks.len() - damage.bad_blocks.len()) as u64,
-        copied_blocks: copied.blocks,
-        copied_bytes: copied.bytes,
-        damage,
-    })
+    Ok(CopyReport::of(&blocks, &copied, damage))
 }
 
 /// With the mode of the backup's file, which only its owner can read.

@@ -12,7 +12,7 @@ use host_state::file;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use serde::Serialize;
 
-use super::copy_blocks::{BadBlock, Damage};
+use super::copy_blocks::{BadBlock, Copied, Damage};
 use super::error::{BackupError, Result};
 use crate::blocks::signature;
 use crate::db;
@@ -103,6 +103,34 @@ impl DamageReport {
 
     pub fn is_empty(&self) -> bool {
         self.bad_blocks.is_empty() && self.damaged_collections.is_empty()
+    }
+}
+
+/// What a backup or a restore has done.
+#[derive(Debug, Serialize)]
+pub struct CopyReport {
+    /// Blocks of the backup, or of the state directory, that are good.
+    pub blocks: u64,
+    /// Those of them that were copied now.
+    pub copied_blocks: u64,
+    pub copied_bytes: u64,
+    /// Blocks that only an earlier backup named; none of a restore.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub removed_blocks: Option<u64>,
+    /// What could not be copied, because it is damaged where it comes from.
+    #[serde(flatten)]
+    pub damage: DamageReport,
+}
+
+impl CopyReport {
+    pub fn of(named: &HashSet<BlockHash>, copied: &Copied, damage: DamageReport) -> Self {
+        CopyReport {
+            blocks: (named.len() - damage.bad_blocks.len()) as u64,
+            copied_blocks: copied.blocks,
+            copied_bytes: copied.bytes,
+            removed_blocks: None,
+            damage,
+        }
     }
 }
 
