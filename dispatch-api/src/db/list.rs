@@ -14,7 +14,7 @@ use crate::schema::{Attr, Resource};
 pub const MAX_PAGE_SIZE: i64 = 1000;
 const DEFAULT_PAGE_SIZE: i64 = 100;
 /// Size in bytes at which a page ends, even if it has fewer records than `limit`
-/// ([`rows::row_bytes`]).
+/// ([`rows::read_up_to`]).
 const MAX_PAGE_BYTES: usize = 8 << 20;
 /// Maximum size in bytes of the text of a statement that is kept. The statement takes several times
 /// as much.
@@ -189,17 +189,9 @@ pub fn fetch_page(
             SqlValue::Integer(page.limit),
             SqlValue::Integer(page.offset),
         ]);
-        with_statement(connection, &sql, |statement| {
-            let mut found = statement.query(params_from_iter(values))?;
-            let mut bytes = 0;
-            while let Some(row) = found.next()? {
-                bytes += rows::row_bytes(row, &attrs);
-                items.push(rows::read_row(row, &attrs)?);
-                if bytes > MAX_PAGE_BYTES {
-                    break;
-                }
-            }
-            Ok(())
+        items = with_statement(connection, &sql, |statement| {
+            let found = statement.query(params_from_iter(values))?;
+            rows::read_up_to(found, &attrs, MAX_PAGE_BYTES)
         })?;
     }
     let available = page

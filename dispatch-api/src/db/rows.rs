@@ -1,7 +1,7 @@
 //! Converts records to rows and back, driven by the schema.
 
 use rusqlite::types::{Value as SqlValue, ValueRef};
-use rusqlite::{Connection, Row, ToSql, params_from_iter};
+use rusqlite::{Connection, Row, Rows, ToSql, params_from_iter};
 use serde_json::{Value, json};
 
 use crate::error::{ApiError, Result};
@@ -16,7 +16,7 @@ pub fn columns(attrs: &[&Attr]) -> String {
 }
 
 /// Reads a row whose columns are exactly `attrs`.
-pub fn read_row(row: &Row<'_>, attrs: &[&Attr]) -> Result<Record> {
+fn read_row(row: &Row<'_>, attrs: &[&Attr]) -> Result<Record> {
     attrs
         .iter()
         .enumerate()
@@ -99,7 +99,12 @@ fn select(
         resource.table
     );
     let mut statement = connection.prepare_cached(&sql)?;
-    let mut rows = statement.query(params)?;
+    read_up_to(statement.query(params)?, attrs, max_bytes)
+}
+
+/// Reads rows whose columns are exactly `attrs`, up to the one with which values of `max_bytes` are
+/// read.
+pub fn read_up_to(mut rows: Rows<'_>, attrs: &[&Attr], max_bytes: usize) -> Result<Vec<Record>> {
     let (mut found, mut bytes) = (Vec::new(), 0);
     while bytes < max_bytes
         && let Some(row) = rows.next()?
@@ -114,7 +119,7 @@ fn select(
 
 /// The size in bytes of the values of a row: as they are stored, and for JSON what each value takes
 /// beside its text, once it is parsed.
-pub fn row_bytes(row: &Row<'_>, attrs: &[&Attr]) -> usize {
+fn row_bytes(row: &Row<'_>, attrs: &[&Attr]) -> usize {
     let size = |(index, attr): (usize, &&Attr)| {
         let stored = row.get_ref(index).ok()?.as_bytes().ok();
         let text = stored.unwrap_or(&[0; 8]);
