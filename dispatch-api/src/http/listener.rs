@@ -72,6 +72,10 @@ pub async fn accept_connections(
                     }
                     continue;
                 };
+                // Without it, small responses wait for the next packet.
+                if let Err(problem) = stream.set_nodelay(true) {
+                    debug!(%peer, error = %problem, "cannot set TCP_NODELAY");
+                }
                 let timeout = settings.transfer_timeout;
                 let stream = RateLimitedStream::new(stream, connection.clone(), timeout);
                 let (acceptor, router, stop) = (acceptor.clone(), router.clone(), stop.clone());
@@ -108,10 +112,6 @@ async fn serve(
     router: Router,
     mut stop: watch::Receiver<bool>,
 ) {
-    // Without it, small responses wait for the next packet.
-    if let Err(problem) = stream.tcp().set_nodelay(true) {
-        debug!(%peer, error = %problem, "cannot set TCP_NODELAY");
-    }
     let stream = match tokio::time::timeout(TLS_HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(problem)) => {

@@ -66,10 +66,6 @@ impl RateLimitedStream {
         }
     }
 
-    pub fn tcp(&self) -> &TcpStream {
-        &self.stream
-    }
-
     fn limit<T>(
         &mut self,
         context: &mut Context<'_>,
