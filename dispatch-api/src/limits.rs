@@ -88,15 +88,9 @@ pub struct ClientShare {
     pub event_turns: Arc<Semaphore>,
 }
 
-/// Values that the command line sets.
-#[derive(Clone, Copy, Debug)]
-pub struct LimitSettings {
-    pub max_connections: usize,
-    pub max_request_memory: u64,
-}
-
 pub struct Limits {
-    settings: LimitSettings,
+    max_connections: usize,
+    max_request_memory: u64,
     work: Arc<Semaphore>,
     token_checks: Arc<Semaphore>,
     memory_kib: Arc<Semaphore>,
@@ -113,12 +107,13 @@ fn semaphore(permits: usize) -> Arc<Semaphore> {
 }
 
 impl Limits {
-    pub fn new(settings: LimitSettings) -> Self {
+    pub fn new(max_connections: usize, max_request_memory: u64) -> Self {
         Limits {
-            settings,
+            max_connections,
+            max_request_memory,
             work: semaphore(MAX_CONCURRENT_REQUESTS),
             token_checks: semaphore(MAX_CONCURRENT_TOKEN_CHECKS),
-            memory_kib: semaphore(kib(settings.max_request_memory) as usize),
+            memory_kib: semaphore(kib(max_request_memory) as usize),
             websockets: semaphore(MAX_WEBSOCKETS),
             anonymous_websockets: semaphore(MAX_ANONYMOUS_WEBSOCKETS),
             shares: Mutex::default(),
@@ -149,7 +144,7 @@ impl Limits {
             }
         };
         let share = Arc::new(ClientShare {
-            requests: semaphore((self.settings.max_connections / 2).max(1)),
+            requests: semaphore((self.max_connections / 2).max(1)),
             work: semaphore(work),
             memory_kib: semaphore(kib(self.max_memory_per_client()) as usize),
             websockets: semaphore(websockets),
@@ -160,7 +155,7 @@ impl Limits {
     }
 
     fn max_memory_per_client(&self) -> u64 {
-        self.settings.max_request_memory / 2
+        self.max_request_memory / 2
     }
 
     /// Admits one more request of a client, from its token to the end of its response.
@@ -168,7 +163,7 @@ impl Limits {
         share.requests.clone().try_acquire_owned().map_err(|_| {
             ApiError::TooManyRequests(format!(
                 "you have {} requests in progress, which is the limit; try again in a second",
-                self.settings.max_connections / 2
+                self.max_connections / 2
             ))
         })
     }
@@ -285,10 +280,7 @@ mod tests {
     use super::*;
 
     fn limits() -> Limits {
-        Limits::new(LimitSettings {
-            max_connections: 4,
-            max_request_memory: 256 << 10,
-        })
+        Limits::new(4, 256 << 10)
     }
 
     fn user(name: &str) -> ClientKey {

@@ -30,7 +30,7 @@ use crate::gateway::tunnel_registry::TunnelRegistry;
 use crate::http::certificate::{self, CertificateError};
 use crate::http::listener::{self, ListenerSettings};
 use crate::http::router;
-use crate::limits::{LimitSettings, Limits};
+use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::open_files;
 use crate::options::Options;
@@ -212,8 +212,6 @@ fn open_app(
         cluster_id: identity.cluster_id.clone(),
         attempt_key: attempt_key.clone(),
         block_signer: BlockSigner::new(block_key, !options.emulate.is_arvados()),
-        max_dispatch_attempts: 10,
-        container_count_max: 3,
         accepts_preemptible: options.accept_preemptible,
         emulate: options.emulate,
     });
@@ -264,10 +262,7 @@ fn open_app(
         tunnels: TunnelRegistry::new(options.max_gateway_tunnels),
         metrics: Metrics::default(),
         address: loopback_if_unspecified(address).to_string(),
-        limits: Limits::new(LimitSettings {
-            max_connections,
-            max_request_memory: options.max_request_memory,
-        }),
+        limits: Limits::new(max_connections, options.max_request_memory),
         transfer_timeout: options.transfer_timeout,
         access_log,
         rejections: RejectionLog::default(),

@@ -7,6 +7,7 @@ use crate::app::App;
 use crate::blocks::STORAGE_CLASS;
 use crate::db::list::MAX_PAGE_SIZE;
 use crate::limits::MAX_BODY_BYTES;
+use crate::store::cluster_config::{CONTAINER_COUNT_MAX, MAX_DISPATCH_ATTEMPTS};
 
 pub fn public_config(app: &App, host: &str) -> Value {
     json!({
@@ -29,8 +30,8 @@ pub fn public_config(app: &App, host: &str) -> Value {
         },
         "Containers": {
             "DefaultKeepCacheRAM": 0,
-            "MaxDispatchAttempts": app.config.max_dispatch_attempts,
-            "MaxRetryAttempts": app.config.container_count_max,
+            "MaxDispatchAttempts": MAX_DISPATCH_ATTEMPTS,
+            "MaxRetryAttempts": CONTAINER_COUNT_MAX,
             "ReserveExtraRAM": 0,
             "SupportedDockerImageFormats": {"v2": {}},
         },

@@ -10,6 +10,7 @@ use crate::error::{ApiError, Result};
 use crate::record::Record;
 use crate::record::patch;
 use crate::schema::{CONTAINERS, TOKENS};
+use crate::store::cluster_config::MAX_DISPATCH_ATTEMPTS;
 use crate::store::follow_up_progress::FollowUp;
 use crate::store::revocation;
 use crate::store::transaction::Tx;
@@ -241,9 +242,8 @@ fn apply_state_entry(
         }
         State::Queued => {
             let count = old.int("lock_count");
-            let limit = tx.config.max_dispatch_attempts;
             new.set("runtime_status", json!({}));
-            if count >= limit {
+            if count >= MAX_DISPATCH_ATTEMPTS {
                 new.set("state", State::Cancelled.as_str());
                 new.set(
                     "runtime_status",

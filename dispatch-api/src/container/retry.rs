@@ -9,6 +9,7 @@ use crate::container::{cost, create, request_logs};
 use crate::error::{ApiError, Result};
 use crate::record::Record;
 use crate::schema::{CONTAINER_REQUESTS, CONTAINERS};
+use crate::store::cluster_config::CONTAINER_COUNT_MAX;
 use crate::store::transaction::Tx;
 
 /// Whether the request of an ended container gets another one.
@@ -24,7 +25,7 @@ fn is_permanent(tx: &Tx<'_>, container: &Record) -> bool {
 
 fn may_run_again(tx: &Tx<'_>, request: &Record) -> Result<bool> {
     let limit = request.get("container_count_max").as_i64();
-    let limit = limit.unwrap_or(tx.config.container_count_max);
+    let limit = limit.unwrap_or(CONTAINER_COUNT_MAX);
     let parent_runs = match request.some_text("requesting_container_uuid") {
         None => true,
         Some(parent) => tx
@@ -72,8 +73,9 @@ fn scheduling_of_all(tx: &Tx<'_>, cancelled: &Record, request: &Record) -> Resul
                ) WHERE priority > 0 AND container_count < coalesce(container_count_max, ?2) \
                GROUP BY scheduling_parameters ORDER BY min(created_at)";
     let mut statement = tx.conn.prepare_cached(sql)?;
-    let limit = tx.config.container_count_max;
-    let texts = statement.query_map((cancelled.uuid(), limit), |row| row.get::<_, String>(0))?;
+    let texts = statement.query_map((cancelled.uuid(), CONTAINER_COUNT_MAX), |row| {
+        row.get::<_, String>(0)
+    })?;
     let parse = |text: rusqlite::Result<String>| {
         serde_json::from_str(&text?)
             .map_err(|problem| ApiError::BadRecord(format!("scheduling parameters: {problem}")))

@@ -230,14 +230,11 @@ impl UnreadBody {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::{ClientKey, LimitSettings};
+    use crate::limits::ClientKey;
 
     #[tokio::test(start_paused = true)]
     async fn the_values_of_json_count_as_memory_of_their_client() {
-        let limits = Limits::new(LimitSettings {
-            max_connections: 4,
-            max_request_memory: 64 << 20,
-        });
+        let limits = Limits::new(4, 64 << 20);
         let greedy = limits.share(&ClientKey::User("greedy".into()));
         let other = limits.share(&ClientKey::User("other".into()));
         let acquire = |text: &str, is_form, share| {

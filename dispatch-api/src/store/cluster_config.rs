@@ -5,12 +5,15 @@ use crate::blocks::signature::BlockSigner;
 use crate::emulation::Emulate;
 use crate::schema::Resource;
 
+/// Number of locks after which a container that is unlocked again is cancelled.
+pub const MAX_DISPATCH_ATTEMPTS: i64 = 10;
+/// Number of containers that a request gets, unless it says another.
+pub const CONTAINER_COUNT_MAX: i64 = 3;
+
 pub struct ClusterConfig {
     pub cluster_id: String,
     pub attempt_key: AttemptKey,
     pub block_signer: BlockSigner,
-    pub max_dispatch_attempts: i64,
-    pub container_count_max: i64,
     /// Whether requests may ask for preemptible nodes.
     pub accepts_preemptible: bool,
     pub emulate: Emulate,
@@ -24,8 +27,6 @@ impl ClusterConfig {
             cluster_id: "local".into(),
             attempt_key: AttemptKey::new(b"key"),
             block_signer: BlockSigner::new("key".into(), true),
-            max_dispatch_attempts: 10,
-            container_count_max: 3,
             accepts_preemptible: false,
             emulate: Emulate::None,
         }
