@@ -186,7 +186,7 @@ pub async fn names(client: &Client, job: &Job) -> Result<Vec<String>, CliError> 
         && let Ok(Some(files)) = client.container_log_files(&job.request.uuid, container).await
         && !files.is_empty()
     {
-        return Ok(files.into_iter().map(|file| file.name).collect());
+        return Ok(files);
     }
     saved_log::names(client, job).await
 }

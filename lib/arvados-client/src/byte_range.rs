@@ -24,13 +24,13 @@ impl Part {
             return Self::Whole;
         };
         match (number(first), number(last)) {
-            (Number::None, Number::Some(count)) => Self::Bytes(size.saturating_sub(count)..size),
-            (Number::Some(start), _) if start >= size => match size {
+            (Ok(None), Ok(Some(count))) => Self::Bytes(size.saturating_sub(count)..size),
+            (Ok(Some(start)), _) if start >= size => match size {
                 0 => Self::Whole,
                 _ => Self::Unsatisfiable,
             },
-            (Number::Some(start), Number::None) => Self::Bytes(start..size),
-            (Number::Some(start), Number::Some(end)) if start <= end => {
+            (Ok(Some(start)), Ok(None)) => Self::Bytes(start..size),
+            (Ok(Some(start)), Ok(Some(end))) if start <= end => {
                 Self::Bytes(start..end.saturating_add(1).min(size))
             }
             _ => Self::Whole,
@@ -52,19 +52,14 @@ impl Part {
     }
 }
 
-enum Number {
-    None,
-    Some(u64),
-    Wrong,
-}
-
-fn number(text: &str) -> Number {
+/// A number of the header, which may leave it out. A sign is no part of one.
+fn number(text: &str) -> Result<Option<u64>, ()> {
     let text = text.trim();
     let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
     match text.parse() {
-        _ if text.is_empty() => Number::None,
-        Ok(number) if is_number => Number::Some(number),
-        _ => Number::Wrong,
+        _ if text.is_empty() => Ok(None),
+        Ok(number) if is_number => Ok(Some(number)),
+        _ => Err(()),
     }
 }
 

@@ -250,12 +250,8 @@ pub(crate) fn messages(body: &[u8]) -> Vec<String> {
         Ok(body) => body.errors.iter().map(|e| strip_wrapping(e)).collect(),
         Err(_) => {
             let text: String = String::from_utf8_lossy(body).chars().take(300).collect();
-            let text = text.trim();
-            if text.is_empty() {
-                Vec::new()
-            } else {
-                vec![text.to_owned()]
-            }
+            let text = Some(text.trim()).filter(|text| !text.is_empty());
+            text.into_iter().map(str::to_owned).collect()
         }
     }
 }

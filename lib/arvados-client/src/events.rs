@@ -69,13 +69,10 @@ impl Client {
         let tls = tokio_rustls::TlsConnector::from(Arc::new(crate::tls::config(self.endpoint())?));
         let connect = async {
             let server = ServerName::try_from(name.clone()).map_err(|e| fail(e.to_string()))?;
-            let tcp = TcpStream::connect((name.as_str(), port))
-                .await
-                .map_err(|e| fail(e.to_string()))?;
-            let stream = tls
-                .connect(server, tcp)
-                .await
-                .map_err(|e| fail(e.to_string()))?;
+            let tcp = TcpStream::connect((name.as_str(), port)).await;
+            let tcp = tcp.map_err(|e| fail(e.to_string()))?;
+            let stream = tls.connect(server, tcp).await;
+            let stream = stream.map_err(|e| fail(e.to_string()))?;
             let config = WebSocketConfig::default().max_message_size(Some(MAX_EVENT_BYTES));
             // The error of a failed handshake may quote the request, which contains the token.
             let (socket, _) =
@@ -84,17 +81,12 @@ impl Client {
                     .map_err(|_| fail("the websocket handshake was refused".into()))?;
             Ok::<_, Error>(socket)
         };
-        let mut events = match timeout(CONNECT_TIMEOUT, connect).await {
-            Ok(socket) => Events {
-                socket: socket?,
-                host: host.clone(),
-            },
-            Err(_) => {
-                return Err(fail(format!(
-                    "no answer within {} s",
-                    CONNECT_TIMEOUT.as_secs()
-                )));
-            }
+        let seconds = CONNECT_TIMEOUT.as_secs();
+        let connected = timeout(CONNECT_TIMEOUT, connect).await;
+        let socket = connected.map_err(|_| fail(format!("no answer within {seconds} s")))??;
+        let mut events = Events {
+            socket,
+            host: host.clone(),
         };
         let filters = match types {
             [] => json!([]),
@@ -114,13 +106,9 @@ impl Events {
         loop {
             let message = match timeout(PING_AFTER, self.socket.next()).await {
                 Ok(Some(Ok(message))) => message,
-                Ok(Some(Err(error))) => return Err(self.subscription_error(error.to_string())),
-                Ok(None) => {
-                    return Err(self.subscription_error("the server ended the connection".into()));
-                }
-                Err(_) if ping_sent => {
-                    return Err(self.subscription_error("the server fell silent".into()));
-                }
+                Ok(Some(Err(error))) => return Err(self.failed(&error.to_string())),
+                Ok(None) => return Err(self.failed("the server ended the connection")),
+                Err(_) if ping_sent => return Err(self.failed("the server fell silent")),
                 Err(_) => {
                     ping_sent = true;
                     self.send(Message::Ping(Default::default())).await?;
@@ -140,15 +128,15 @@ impl Events {
     async fn send(&mut self, message: Message) -> Result<(), Error> {
         match timeout(CONNECT_TIMEOUT, self.socket.send(message)).await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => Err(self.subscription_error(error.to_string())),
-            Err(_) => Err(self.subscription_error("the server does not read".into())),
+            Ok(Err(error)) => Err(self.failed(&error.to_string())),
+            Err(_) => Err(self.failed("the server does not read")),
         }
     }
 
-    fn subscription_error(&self, detail: String) -> Error {
+    fn failed(&self, detail: &str) -> Error {
         Error::Events {
             host: self.host.clone(),
-            detail,
+            detail: detail.to_owned(),
         }
     }
 }

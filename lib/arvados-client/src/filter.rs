@@ -87,29 +87,21 @@ impl Query {
 
     /// The parameters as `key=value` pairs, with values in JSON.
     pub(crate) fn pairs(&self) -> Vec<(&'static str, String)> {
-        let mut pairs = vec![(
-            "count",
-            if self.counted { "exact" } else { "none" }.to_owned(),
-        )];
-        if !self.filters.is_empty() {
-            pairs.push(("filters", json!(self.filters).to_string()));
-        }
-        if !self.order.is_empty() {
-            pairs.push(("order", json!(self.order).to_string()));
-        }
-        if !self.select.is_empty() {
-            pairs.push(("select", json!(self.select).to_string()));
-        }
-        if let Some(limit) = self.limit {
-            pairs.push(("limit", limit.to_string()));
-        }
-        if self.offset > 0 {
-            pairs.push(("offset", self.offset.to_string()));
-        }
-        if self.trashed {
-            pairs.push(("include_trash", "true".to_owned()));
-        }
-        pairs
+        let list = |items: Value| (items != json!([])).then(|| items.to_string());
+        let count = if self.counted { "exact" } else { "none" };
+        let pairs = [
+            ("count", Some(count.to_owned())),
+            ("filters", list(json!(self.filters))),
+            ("order", list(json!(self.order))),
+            ("select", list(json!(self.select))),
+            ("limit", self.limit.map(|limit| limit.to_string())),
+            ("offset", (self.offset > 0).then(|| self.offset.to_string())),
+            ("include_trash", self.trashed.then(|| "true".to_owned())),
+        ];
+        let given = pairs.into_iter();
+        given
+            .filter_map(|(key, value)| Some((key, value?)))
+            .collect()
     }
 }
 

@@ -25,17 +25,8 @@ pub fn attempt(container: &ContainerUuid, label: &str) -> Vec<String> {
 }
 
 fn label_scope(label: &str) -> String {
-    let safe = |c: char| {
-        if c.is_ascii_alphanumeric() || "._-".contains(c) {
-            c
-        } else {
-            '_'
-        }
-    };
-    format!(
-        "GET /dispatch/{}",
-        label.chars().map(safe).collect::<String>()
-    )
+    let is_unsafe = |c: char| !c.is_ascii_alphanumeric() && !"._-".contains(c);
+    format!("GET /dispatch/{}", label.replace(is_unsafe, "_"))
 }
 
 /// Whether the dispatcher instance `label` minted a token with these scopes.

@@ -43,15 +43,6 @@ pub struct LogStream {
     skip: u64,
 }
 
-/// A log file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LogFile {
-    /// Its path in the log.
-    pub name: String,
-    /// Current size in bytes.
-    pub size: u64,
-}
-
 impl LogStream {
     /// The next chunk of the response; `None` at the end.
     pub async fn next_chunk(&mut self) -> Result<Option<Bytes>, Error> {
@@ -107,13 +98,13 @@ impl Client {
         })
     }
 
-    /// Lists the log files of a container, without directories. `None` if the server does not have
-    /// the call.
+    /// Lists the names of the log files of a container, without directories. `None` if the server
+    /// does not have the call.
     pub async fn container_log_files(
         &self,
         request: &ContainerRequestUuid,
         container: &ContainerUuid,
-    ) -> Result<Option<Vec<LogFile>>, Error> {
+    ) -> Result<Option<Vec<String>>, Error> {
         let call = Call::list_files(root(request, container));
         let body = match self.send_raw(&call).await {
             Ok(body) => body,
@@ -152,34 +143,31 @@ fn first_byte(range: &str) -> Option<u64> {
 }
 
 /// The files in a WebDAV listing (`multistatus`). A name that ends in `/` is a directory.
-fn files(listing: &str) -> Result<Vec<LogFile>, roxmltree::Error> {
+fn files(listing: &str) -> Result<Vec<String>, roxmltree::Error> {
     let document = roxmltree::Document::parse(listing)?;
-    let child = |node: &roxmltree::Node<'_, '_>, name: &str| {
-        let mut found = node.descendants().filter(|n| n.tag_name().name() == name);
-        found.find_map(|n| n.text().map(|text| text.trim().to_owned()))
-    };
-    let responses = document
-        .descendants()
-        .filter(|node| node.tag_name().name() == "response");
-    let mut files: Vec<LogFile> = responses
-        .filter(|node| {
-            !node
-                .descendants()
-                .any(|n| n.tag_name().name() == "collection")
-        })
-        .filter_map(|node| {
-            let href = child(&node, "href")?;
-            let (_, name) = href.rsplit_once('/')?;
-            let name = percent_decode_str(name).decode_utf8().ok()?.into_owned();
-            let size = child(&node, "getcontentlength").and_then(|size| size.parse().ok());
-            (!name.is_empty()).then(|| LogFile {
-                name,
-                size: size.unwrap_or(0),
-            })
-        })
-        .collect();
-    files.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(files)
+    let responses = with_tag(document.root(), "response");
+    let files = responses.filter(|node| with_tag(*node, "collection").next().is_none());
+    let names = files.filter_map(|node| {
+        let (_, name) = with_tag(node, "href")
+            .next()?
+            .text()?
+            .trim()
+            .rsplit_once('/')?;
+        let name = percent_decode_str(name).decode_utf8().ok()?.into_owned();
+        Some(name).filter(|name| !name.is_empty())
+    });
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    Ok(names)
+}
+
+/// The elements with this tag in an element.
+fn with_tag<'a, 'input: 'a>(
+    node: roxmltree::Node<'a, 'input>,
+    tag: &str,
+) -> impl Iterator<Item = roxmltree::Node<'a, 'input>> {
+    node.descendants()
+        .filter(move |node| node.tag_name().name() == tag)
 }
 
 #[cfg(test)]
@@ -198,12 +186,7 @@ mod tests {
 <response xmlns="DAV:"><href>/arvados/v1/container_requests/r/log/c/a%20b&amp;c.txt</href></response>
 <D:response><D:href>/arvados/v1/container_requests/r/log/c/sub/</D:href></D:response>
 </D:multistatus>"#;
-        let file = |name: &str, size| LogFile {
-            name: name.to_owned(),
-            size,
-        };
-        let expected = [file("a b&c.txt", 0), file("stdout.txt", 12)];
-        assert_eq!(files(listing).unwrap(), expected);
+        assert_eq!(files(listing).unwrap(), ["a b&c.txt", "stdout.txt"]);
         assert!(files("<html><p>").is_err());
         assert!(files("<!DOCTYPE x [<!ENTITY a \"b\">]><x>&a;</x>").is_err());
     }

@@ -12,6 +12,6 @@ mod users;
 
 pub use authorizations::{NewToken, NewUserToken};
 pub use bulk::{Bulk, Each, NewLog, WantedLock};
-pub use container_logs::{LogFile, LogRange, LogStream};
+pub use container_logs::{LogRange, LogStream};
 pub use gateway::GatewayTunnel;
 pub use users::NameKind;

@@ -154,17 +154,11 @@ impl KeepError {
 
     /// Whether a service refused the token, perhaps only for a while.
     pub fn is_token_refused(&self) -> bool {
-        let cause = match self {
-            Self::Refused { failure, .. } => &failure.cause,
-            _ => return false,
+        let Self::Refused { failure, .. } = self else {
+            return false;
         };
-        matches!(
-            cause,
-            Cause::Status {
-                status: 401 | 403,
-                ..
-            }
-        )
+        let status = failure.cause.status();
+        matches!(status, Some(401 | 403))
     }
 
     /// What the last service answered, if one was asked.
@@ -179,8 +173,8 @@ impl KeepError {
 
     /// Whether a service was reached and has a fault (5xx): it is full, or its volume is away.
     pub fn is_fault_of_service(&self) -> bool {
-        let cause = self.failure().map(|failure| &failure.cause);
-        matches!(cause, Some(Cause::Status { status: 500.., .. }))
+        let status = self.failure().and_then(|failure| failure.cause.status());
+        status.is_some_and(|status| status >= 500)
     }
 
     /// Whether the block certainly does not exist.
@@ -238,10 +232,9 @@ pub enum Cause {
 }
 
 fn message(text: &str) -> String {
-    if text.is_empty() {
-        String::new()
-    } else {
-        format!(" ({text})")
+    match text {
+        "" => String::new(),
+        text => format!(" ({text})"),
     }
 }
 
@@ -266,13 +259,15 @@ impl Cause {
 
     /// Whether the service does not have the block.
     pub(crate) fn is_not_found(&self) -> bool {
-        matches!(
-            self,
-            Self::Status {
-                status: 404 | 410,
-                ..
-            }
-        )
+        matches!(self.status(), Some(404 | 410))
+    }
+
+    /// The HTTP status of an answer other than success.
+    fn status(&self) -> Option<u16> {
+        match self {
+            Self::Status { status, .. } => Some(*status),
+            _ => None,
+        }
     }
 }
 

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use super::attributes::{Extra, lenient, optional, time};
 use super::{Mount, RuntimeConstraints, SchedulingParameters};
@@ -100,9 +99,6 @@ pub struct Container {
     /// The token that holds the lock.
     #[serde(default, deserialize_with = "optional")]
     pub locked_by_uuid: Option<TokenUuid>,
-    /// Token of the container.
-    #[serde(default, deserialize_with = "optional")]
-    pub auth_uuid: Option<TokenUuid>,
     /// The user as whom its token acts: who asked for it.
     #[serde(default, deserialize_with = "optional")]
     pub runtime_user_uuid: Option<UserUuid>,
@@ -163,9 +159,6 @@ pub struct Container {
     /// Output collection.
     #[serde(default, deserialize_with = "optional")]
     pub output: Option<Pdh>,
-    /// Properties of the output collection.
-    #[serde(default)]
-    pub output_properties: Value,
     /// Attributes this library does not know.
     #[serde(flatten)]
     pub extra: Extra,
@@ -178,19 +171,12 @@ pub struct LockReply {
     pub uuid: ContainerUuid,
     /// Its state now: unlock may answer Cancelled (`MaxDispatchAttempts`).
     pub state: ContainerState,
-    /// Its priority now.
-    #[serde(default, deserialize_with = "lenient")]
-    pub priority: i64,
-    /// Token that holds the lock.
-    #[serde(default, deserialize_with = "optional")]
-    pub locked_by_uuid: Option<TokenUuid>,
-    /// Token of the container.
-    #[serde(default, deserialize_with = "optional")]
-    pub auth_uuid: Option<TokenUuid>,
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
 
     fn read(text: &str) -> Container {

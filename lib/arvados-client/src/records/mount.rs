@@ -34,12 +34,9 @@ impl std::fmt::Display for MountKind {
     }
 }
 
-fn is_false(flag: &bool) -> bool {
-    !flag
-}
-
-fn is_zero(number: &u64) -> bool {
-    *number == 0
+/// Whether an attribute does not apply, and so is not sent.
+fn empty<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// A mount. Attributes that do not apply to its kind are empty and not sent.
@@ -48,50 +45,23 @@ pub struct Mount {
     /// Kind.
     pub kind: MountKind,
     /// Collection by portable data hash.
-    #[serde(
-        default,
-        deserialize_with = "lenient",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(default, deserialize_with = "lenient", skip_serializing_if = "empty")]
     pub portable_data_hash: String,
     /// Collection by uuid.
-    #[serde(
-        default,
-        deserialize_with = "lenient",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(default, deserialize_with = "lenient", skip_serializing_if = "empty")]
     pub uuid: String,
     /// Part of the collection, or the file that receives stdout.
-    #[serde(
-        default,
-        deserialize_with = "lenient",
-        skip_serializing_if = "String::is_empty"
-    )]
+    #[serde(default, deserialize_with = "lenient", skip_serializing_if = "empty")]
     pub path: String,
     /// Whether the container can write to it.
-    #[serde(
-        default,
-        deserialize_with = "lenient",
-        skip_serializing_if = "is_false"
-    )]
+    #[serde(default, deserialize_with = "lenient", skip_serializing_if = "empty")]
     pub writable: bool,
     /// Whether it is excluded from the output.
-    #[serde(
-        default,
-        deserialize_with = "lenient",
-        skip_serializing_if = "is_false"
-    )]
+    #[serde(default, deserialize_with = "lenient", skip_serializing_if = "empty")]
     pub exclude_from_output: bool,
     /// Capacity of a tmp mount, in bytes.
-    #[serde(default, deserialize_with = "lenient", skip_serializing_if = "is_zero")]
+    #[serde(default, deserialize_with = "lenient", skip_serializing_if = "empty")]
     pub capacity: u64,
-    /// `ram`, `ssd`, `disk`, `network` or empty.
-    #[serde(
-        default,
-        deserialize_with = "lenient",
-        skip_serializing_if = "String::is_empty"
-    )]
-    pub device_type: String,
     /// Content of a json or text mount.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub content: Value,

@@ -174,7 +174,7 @@ async fn the_files_of_a_log_are_listed_and_odd_names_can_be_read() {
         .mount(&server)
         .await;
     let files = list().await.unwrap().unwrap();
-    assert_eq!((files[0].name.as_str(), files[0].size), ("odd ?.txt", 12));
+    assert_eq!(files, ["odd ?.txt"]);
     Mock::given(method("GET"))
         .and(path(format!("{ROOT}odd%20%3F.txt")))
         .respond_with(ranged)

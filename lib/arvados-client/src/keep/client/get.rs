@@ -46,11 +46,7 @@ impl Inner {
         let mut buffer = Vec::with_capacity(size);
         let mut rounds = Rounds::new(&self.options);
         let mut outcome = ReadOutcome::default();
-        // Services that are not tried again.
-        let mut done = Vec::new();
         loop {
-            let mut again = Vec::new();
-            let mut last = None;
             for service in services {
                 rounds.tries += 1;
                 match self.get_from(&service, locator, &mut buffer).await {
@@ -60,31 +56,18 @@ impl Inner {
                             _share: share,
                         }));
                     }
-                    Err(failure) if failure.cause.is_retryable() => {
-                        again.push(service);
-                        last = Some(Box::new(failure));
-                    }
                     Err(failure) => {
-                        done.push(service);
-                        outcome.add(failure);
+                        let refusal = rounds.failed(service, failure);
+                        refusal.into_iter().for_each(|refusal| outcome.add(refusal));
                     }
                 }
             }
-            let Some(last) = last else {
-                return Err(outcome.error(locator));
+            let order = |all: &[Service]| service::read_order(all, locator);
+            services = match rounds.next(&self.services, order).await {
+                Ok(services) => services,
+                Err(Some(last)) => return Err(rounds.unavailable(locator, last)),
+                Err(None) => return Err(outcome.error(locator)),
             };
-            if !rounds.wait(&last).await {
-                return Err(rounds.unavailable(locator, last));
-            }
-            services = again;
-            if last.cause.is_connection_failure() && self.services.refresh().await {
-                let mut order = service::read_order(&self.services.current(), locator);
-                // A service that moved has the same uuid.
-                order.retain(|new| done.iter().all(|old: &Service| old.uuid() != new.uuid()));
-                if !order.is_empty() {
-                    services = order;
-                }
-            }
         }
     }
 }
@@ -98,14 +81,14 @@ struct ReadOutcome {
 }
 
 impl ReadOutcome {
-    fn add(&mut self, failure: Failure) {
+    fn add(&mut self, failure: Box<Failure>) {
         if failure.cause.is_not_found() {
             self.not_found += 1;
         } else if matches!(failure.cause, Cause::WrongContent { .. }) {
             tracing::warn!(%failure, "a Keep service sent a damaged copy of a block");
-            self.corrupt = Some(Box::new(failure));
+            self.corrupt = Some(failure);
         } else {
-            self.refused = Some(Box::new(failure));
+            self.refused = Some(failure);
         }
     }
 

@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use self::content::Content;
 use super::error::{Cause, Failure, KeepError};
 use super::file_part::FilePart;
+use super::service::Service;
 use super::service_list::ServiceList;
 use super::store::{BlockSource, BlockStore};
 use crate::locator::{Locator, MAX_BLOCK_SIZE};
@@ -130,6 +131,12 @@ struct Rounds {
     budget: Duration,
     delays: ExponentialBackoff,
     tries: u32,
+    /// Services that are not tried again: their answer was final.
+    done: Vec<Service>,
+    /// Services to try again in the next round.
+    again: Vec<Service>,
+    /// The last failure in this round that may pass.
+    last: Option<Box<Failure>>,
 }
 
 impl Rounds {
@@ -144,7 +151,47 @@ impl Rounds {
             budget: options.retry_budget,
             delays: delays.build(),
             tries: 0,
+            done: Vec::new(),
+            again: Vec::new(),
+            last: None,
         }
+    }
+
+    /// Notes the failure of a service. Returns it if it is final.
+    fn failed(&mut self, service: Service, failure: Failure) -> Option<Box<Failure>> {
+        let failure = Box::new(failure);
+        if failure.cause.is_retryable() {
+            self.again.push(service);
+            self.last = Some(failure);
+            return None;
+        }
+        self.done.push(service);
+        Some(failure)
+    }
+
+    /// Waits before the next round. Returns its services, in `order` if the list of them has
+    /// changed meanwhile; or the last failure if there is no next round.
+    async fn next(
+        &mut self,
+        list: &ServiceList,
+        order: impl Fn(&[Service]) -> Vec<Service>,
+    ) -> Result<Vec<Service>, Option<Box<Failure>>> {
+        let Some(last) = self.last.take() else {
+            return Err(None);
+        };
+        if !self.wait(&last).await {
+            return Err(Some(last));
+        }
+        let again = std::mem::take(&mut self.again);
+        if last.cause.is_connection_failure() && list.refresh().await {
+            let mut order = order(&list.current());
+            // A service that moved has the same uuid.
+            order.retain(|new| self.done.iter().all(|old| old.uuid() != new.uuid()));
+            if !order.is_empty() {
+                return Ok(order);
+            }
+        }
+        Ok(again)
     }
 
     /// Waits before the next round. False if the budget is used up.

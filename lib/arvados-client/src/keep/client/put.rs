@@ -34,11 +34,7 @@ impl Inner {
         let mut tally = Tally::new(self.options.replicas, &self.options.storage_classes);
         let mut rounds = Rounds::new(&self.options);
         let mut waiting: VecDeque<Service> = order.into();
-        // Services that have stored or finally refused the block.
-        let mut done = Vec::new();
         loop {
-            let mut again = VecDeque::new();
-            tally.try_again = None;
             let mut running = FuturesUnordered::new();
             loop {
                 while running.len() < tally.missing() as usize
@@ -53,40 +49,25 @@ impl Inner {
                 }
                 match running.next().await {
                     Some((service, Ok(stored))) => {
-                        done.push(service);
+                        rounds.done.push(service);
                         if let Some(locator) = tally.add(stored) {
                             return Ok(locator);
                         }
                     }
                     Some((service, Err(failure))) => {
                         tracing::debug!(%block, %failure, "a Keep service did not store the block");
-                        if failure.cause.is_retryable() {
-                            again.push_back(service);
-                            tally.try_again = Some(Box::new(failure));
-                        } else {
-                            done.push(service);
-                            tally.refused = Some(Box::new(failure));
+                        if let Some(refusal) = rounds.failed(service, failure) {
+                            tally.refused = Some(refusal);
                         }
                     }
                     None => break,
                 }
             }
-            let may_go_on = match &tally.try_again {
-                Some(last) => rounds.wait(last).await,
-                None => false,
+            let order = |all: &[Service]| service::write_order(all, &block.hash);
+            waiting = match rounds.next(&self.services, order).await {
+                Ok(services) => services.into(),
+                Err(last) => return Err(tally.error(&block, &rounds, last)),
             };
-            if !may_go_on {
-                return Err(tally.error(&block, &rounds));
-            }
-            waiting = again;
-            if tally.is_unreachable() && self.services.refresh().await {
-                let mut order = service::write_order(&self.services.current(), &block.hash);
-                // A service that moved has the same uuid.
-                order.retain(|new| done.iter().all(|old: &Service| old.uuid() != new.uuid()));
-                if !order.is_empty() {
-                    waiting = order.into();
-                }
-            }
         }
     }
 }
@@ -99,8 +80,6 @@ struct Tally {
     /// Confirmed copies per requested storage class.
     classes: BTreeMap<String, u32>,
     locator: Option<Locator>,
-    /// The last retryable failure of a service.
-    try_again: Option<Box<Failure>>,
     /// The last final failure of a service.
     refused: Option<Box<Failure>>,
 }
@@ -112,15 +91,8 @@ impl Tally {
             stored: 0,
             classes: classes.iter().map(|class| (class.clone(), 0)).collect(),
             locator: None,
-            try_again: None,
             refused: None,
         }
-    }
-
-    /// Whether a service of the last round was unreachable.
-    fn is_unreachable(&self) -> bool {
-        let last = self.try_again.as_ref();
-        last.is_some_and(|failure| failure.cause.is_connection_failure())
     }
 
     /// Number of missing copies, in total or in the class with the fewest.
@@ -142,7 +114,8 @@ impl Tally {
         (self.missing() == 0).then_some(locator)
     }
 
-    fn error(self, block: &Locator, rounds: &Rounds) -> KeepError {
+    /// `last` is the failure after which there is no time for another round.
+    fn error(self, block: &Locator, rounds: &Rounds, last: Option<Box<Failure>>) -> KeepError {
         let (wanted, stored) = (self.wanted, self.stored);
         let classes = self.classes.into_iter();
         let classes: Vec<String> = classes
@@ -150,7 +123,7 @@ impl Tally {
             .map(|(class, _)| class)
             .collect();
         let name = block.to_string();
-        match self.try_again.or(self.refused) {
+        match last.or(self.refused) {
             Some(failure) if stored == 0 && failure.cause.is_retryable() => {
                 rounds.unavailable(block, failure)
             }
