@@ -61,17 +61,12 @@ impl AttemptKey {
     }
 }
 
-/// An expiry set after signing; `expires_at: None` removes the expiry.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ExpiryOverride {
-    pub uuid: String,
-    pub expires_at: Option<String>,
-}
+/// The uuid of a token, and the expiry set after signing; `None` removes the expiry.
+pub type ExpiryOverride = (String, Option<String>);
 
 /// Verifies attempt tokens, with all expiry overrides in memory.
-#[derive(Default)]
 pub struct AttemptTokenVerifier {
-    key: Option<AttemptKey>,
+    key: AttemptKey,
     overrides: RwLock<HashMap<String, Option<String>>>,
 }
 
@@ -84,21 +79,15 @@ impl AttemptTokenVerifier {
             overrides.insert(row.get(0)?, row.get(1)?);
         }
         Ok(AttemptTokenVerifier {
-            key: Some(key),
+            key,
             overrides: RwLock::new(overrides),
         })
     }
 
     pub fn apply_overrides(&self, changes: Vec<ExpiryOverride>) {
-        if changes.is_empty() {
-            return;
+        if !changes.is_empty() {
+            self.overrides.write().extend(changes);
         }
-        let mut known = self.overrides.write();
-        known.extend(
-            changes
-                .into_iter()
-                .map(|change| (change.uuid, change.expires_at)),
-        );
     }
 
     /// Removes overrides of tokens whose signed expiry has passed.
@@ -115,7 +104,7 @@ impl AttemptTokenVerifier {
         if !is_signed(secret) {
             return None;
         }
-        let claims = self.key.as_ref()?.verify_signature(secret)?;
+        let claims = self.key.verify_signature(secret)?;
         let known = self.overrides.read();
         let end = match known.get(&claims.jti) {
             Some(decided) => decided.clone(),
@@ -153,7 +142,7 @@ mod tests {
 
     fn tokens(secret: &[u8]) -> AttemptTokenVerifier {
         AttemptTokenVerifier {
-            key: Some(AttemptKey::new(secret)),
+            key: AttemptKey::new(secret),
             overrides: RwLock::default(),
         }
     }
@@ -178,10 +167,7 @@ mod tests {
         assert!(tokens.verify(&alive).is_some());
 
         let decide = |expires_at| {
-            tokens.apply_overrides(vec![ExpiryOverride {
-                uuid: claims(None).jti,
-                expires_at,
-            }]);
+            tokens.apply_overrides(vec![(claims(None).jti, expires_at)]);
         };
         decide(Some(clock::before(Duration::from_secs(1))));
         assert!(tokens.verify(&alive).is_none(), "revoked");

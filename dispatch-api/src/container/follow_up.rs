@@ -18,19 +18,25 @@ use crate::store::transaction::Tx;
 /// Lets the first requests follow what this write changed. It is the end of each write, which fails
 /// if one of them cannot follow.
 pub fn run(tx: &Tx<'_>) -> Result<()> {
-    while let Some((kind, container_uuid)) = tx.next_follow_up() {
-        go_on(tx, Progress::new(kind, container_uuid), follow)?;
+    while let Some(progress) = next_queued(tx) {
+        go_on(tx, progress, follow)?;
     }
     Ok(())
+}
+
+/// Takes what was queued last.
+fn next_queued(tx: &Tx<'_>) -> Option<Progress> {
+    let (kind, container_uuid) = tx.effects().follow_ups.pop()?;
+    Some(Progress::new(kind, container_uuid))
 }
 
 /// Goes on with what earlier writes have begun, as far as one write may.
 pub fn run_batch(tx: &Tx<'_>) -> Result<()> {
     let mut begun = false;
     loop {
-        let progress = match tx.next_follow_up() {
-            Some((kind, container_uuid)) => Some(Progress::new(kind, container_uuid)),
-            None if tx.is_unfinished() => None,
+        let progress = match next_queued(tx) {
+            Some(queued) => Some(queued),
+            None if tx.effects().is_unfinished => None,
             None => Progress::first(tx.conn)?,
         };
         begun |= progress.is_some();
@@ -69,7 +75,7 @@ fn go_on(
         }
     }
     if next.is_some() {
-        tx.set_unfinished();
+        tx.effects().is_unfinished = true;
         return progress.save(tx.conn);
     }
     progress.remove(tx.conn)

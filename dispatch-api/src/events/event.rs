@@ -79,15 +79,6 @@ impl Event {
     }
 }
 
-/// The named attributes of a record.
-pub fn select_attributes(record: &Record, names: &[&str]) -> Value {
-    names
-        .iter()
-        .filter_map(|name| Some(((*name).to_owned(), record.0.get(*name)?.clone())))
-        .collect::<Map<_, _>>()
-        .into()
-}
-
 /// The object with only the named attributes.
 fn keep_attributes(attributes: &Value, names: &[&str]) -> Value {
     let Value::Object(mut kept) = attributes.clone() else {

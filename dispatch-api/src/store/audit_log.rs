@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::auth::Caller;
 use crate::error::{ApiError, Result};
-use crate::events::event::{self, Event};
+use crate::events::event::Event;
 use crate::record::Record;
 use crate::schema::{LOGS, Resource};
 use crate::store::transaction::Tx;
@@ -54,11 +54,7 @@ pub fn record_change(tx: &Tx<'_>, caller: &Caller, change: &Change<'_>) -> Resul
             format!("{} of {}", change.event_type, object.uuid()),
             properties,
         ))?;
-    let event_attributes = |record: Option<&Record>| {
-        record.map_or(Value::Null, |record| {
-            event::select_attributes(record, names)
-        })
-    };
+    let properties = json!(Properties::of(change, |name| names.contains(&name)));
     let entry = Record::new()
         .with("id", tx.conn.last_insert_rowid())
         .with("uuid", uuid)
@@ -68,11 +64,8 @@ pub fn record_change(tx: &Tx<'_>, caller: &Caller, change: &Change<'_>) -> Resul
         .with("event_type", change.event_type)
         .with("event_at", now)
         .with("created_at", now)
-        .with(
-            "properties",
-            json!({"old_attributes": event_attributes(change.old), "new_attributes": event_attributes(change.new)}),
-        );
-    tx.queue_event(Event::from_log(&entry, names));
+        .with("properties", properties);
+    tx.effects().events.push(Event::from_log(&entry, names));
     Ok(())
 }
 

@@ -4,7 +4,6 @@
 use rusqlite::ToSql;
 
 use crate::auth::Caller;
-use crate::auth::attempt_token::ExpiryOverride;
 use crate::db::rows;
 use crate::error::Result;
 use crate::record::Record;
@@ -53,10 +52,8 @@ pub fn set_expiry_override(tx: &Tx<'_>, token: &Record, expires_at: Option<Strin
              ON CONFLICT (uuid) DO UPDATE SET expires_at = excluded.expires_at",
         )?
         .execute((token.uuid(), &expires_at, token.some_text("expires_at")))?;
-    tx.queue_override(ExpiryOverride {
-        uuid: token.uuid().to_owned(),
-        expires_at,
-    });
+    let ended = (token.uuid().to_owned(), expires_at);
+    tx.effects().overrides.push(ended);
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! The open transaction of a write: record changes, and the effects to publish after the commit.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, RefCell, RefMut};
 use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
@@ -29,7 +29,7 @@ const FOLLOW_UP_TIME: Duration = Duration::from_millis(4);
 pub struct Effects {
     pub events: Vec<Event>,
     pub overrides: Vec<ExpiryOverride>,
-    /// Containers whose requests have to follow a change.
+    /// Containers whose requests have to follow a change. The last follows from those before.
     pub follow_ups: Vec<(FollowUp, String)>,
     /// Whether later writes have to go on with that.
     pub is_unfinished: bool,
@@ -90,7 +90,7 @@ impl<'a> Tx<'a> {
     /// Runs a part of the write in a savepoint. If the part fails, only its changes are rolled
     /// back.
     pub fn in_savepoint<T>(&self, part: impl FnOnce() -> Result<T>) -> Result<T> {
-        let before = self.effects.borrow().lengths();
+        let before = self.effects().lengths();
         self.conn.execute_batch("SAVEPOINT part")?;
         let result = part();
         match &result {
@@ -99,7 +99,7 @@ impl<'a> Tx<'a> {
             Err(ApiError::DiskFull) => {}
             Err(_) => {
                 self.conn.execute_batch("ROLLBACK TO part; RELEASE part")?;
-                self.effects.borrow_mut().truncate(before);
+                self.effects().truncate(before);
             }
         }
         result
@@ -205,29 +205,13 @@ impl<'a> Tx<'a> {
 
     /// Lets the requests of a container follow its change, at the end of this write.
     pub fn queue_follow_up(&self, kind: FollowUp, container_uuid: &str) {
-        let mut effects = self.effects.borrow_mut();
-        effects.follow_ups.push((kind, container_uuid.to_owned()));
+        let follow_up = (kind, container_uuid.to_owned());
+        self.effects().follow_ups.push(follow_up);
     }
 
-    /// Takes what was queued last: it follows from what was queued before.
-    pub fn next_follow_up(&self) -> Option<(FollowUp, String)> {
-        self.effects.borrow_mut().follow_ups.pop()
-    }
-
-    pub fn set_unfinished(&self) {
-        self.effects.borrow_mut().is_unfinished = true;
-    }
-
-    pub fn is_unfinished(&self) -> bool {
-        self.effects.borrow().is_unfinished
-    }
-
-    pub fn queue_override(&self, change: ExpiryOverride) {
-        self.effects.borrow_mut().overrides.push(change);
-    }
-
-    pub fn queue_event(&self, event: Event) {
-        self.effects.borrow_mut().events.push(event);
+    /// What is to be done after this write.
+    pub fn effects(&self) -> RefMut<'_, Effects> {
+        self.effects.borrow_mut()
     }
 
     /// Inserts a log entry and queues its event.
@@ -243,10 +227,8 @@ impl<'a> Tx<'a> {
             entry.set("event_at", self.now.as_str());
         }
         let entry = rows::insert(self.conn, &schema::LOGS, entry)?;
-        self.queue_event(Event::from_log(
-            &entry,
-            self.config.emulate.event_attributes(),
-        ));
+        let event = Event::from_log(&entry, self.config.emulate.event_attributes());
+        self.effects().events.push(event);
         Ok(entry)
     }
 
