@@ -69,11 +69,6 @@ impl App {
                 other => other,
             })
     }
-
-    /// The receiver for [`wait_for_stop`].
-    pub fn subscribe_stop(&self) -> watch::Receiver<bool> {
-        self.stop.subscribe()
-    }
 }
 
 /// Runs blocking work on files and the database as soon as a request slot is free. Read the request

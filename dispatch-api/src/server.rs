@@ -110,7 +110,7 @@ impl Server {
                 transfer_timeout: options.transfer_timeout,
                 shutdown_grace: SHUTDOWN_GRACE,
             },
-            app.subscribe_stop(),
+            app.stop.subscribe(),
         ));
         let periodic_tasks = tokio::spawn(periodic_tasks::run(app.clone(), tls.clone()));
         info!(%address, cluster = app.config.cluster_id, state = %state.path.display(), "ready");

@@ -109,22 +109,20 @@ impl StateDir {
     }
 
     /// Writes a file atomically that only its owner can read.
-    pub fn write_private(&self, name: &str, content: &str) -> Result<PathBuf, StateError> {
-        let path = self.path.join(name);
-        replace_private(&path, content)?;
-        Ok(path)
+    pub fn write_private(&self, name: &str, content: &str) -> Result<(), StateError> {
+        replace_private(&self.path.join(name), content)
     }
 
     /// Writes a file that only its owner can read, if it is missing or different. A file with this
     /// content stays as it is, because the server must start on a full disk too.
-    pub fn ensure_private(&self, name: &str, content: &str) -> Result<PathBuf, StateError> {
+    pub fn ensure_private(&self, name: &str, content: &str) -> Result<(), StateError> {
         let path = self.path.join(name);
         let is_private = || {
             let mode = fs::metadata(&path).ok()?.permissions().mode();
             Some(mode & 0o777 == 0o600 && fs::read(&path).ok()? == content.as_bytes())
         };
         match is_private() {
-            Some(true) => Ok(path),
+            Some(true) => Ok(()),
             _ => self.write_private(name, content),
         }
     }

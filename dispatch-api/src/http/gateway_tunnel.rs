@@ -170,7 +170,7 @@ async fn carry_until_end(
     upgrade: OnUpgrade,
     slot: OwnedSemaphorePermit,
 ) {
-    let mut stop = app.subscribe_stop();
+    let mut stop = app.stop.subscribe();
     let carried = async {
         match timeout(UPGRADE_TIMEOUT, upgrade).await {
             Ok(Ok(connection)) => carry(TokioIo::new(connection), stream_requests).await,

@@ -156,7 +156,7 @@ struct Listener {
 
 async fn serve(app: Arc<App>, caller: Option<Caller>, socket: WebSocket, turns: Arc<Semaphore>) {
     let mut live = app.events.subscribe();
-    let mut stop = app.subscribe_stop();
+    let mut stop = app.stop.subscribe();
     let mut ping = tokio::time::interval(PING_INTERVAL);
     let mut check = tokio::time::interval(TOKEN_CHECK_INTERVAL);
     let mut listener = Listener {
