@@ -96,7 +96,7 @@ impl Server {
         let listen = listen_address(options, &state);
         let tls = Arc::new(ServerTls::open(options, &mut state, listen.ip())?);
         let tls_config = certificate::server_config(tls.current.clone())?;
-        let (listener, address) = bind(listen, options.listen.is_some())?;
+        let (listener, address) = bind(listen, options.listen.is_some()).await?;
         let max_connections = open_files::limit_connections(options);
         let (app, writer) = open_app(&state, address, options, max_connections)?;
         fail_point("api.start.before-port");
@@ -175,7 +175,7 @@ fn listen_address(options: &Options, state: &StateDir) -> SocketAddr {
     }
 }
 
-fn bind(address: SocketAddr, given: bool) -> Result<(TcpListener, SocketAddr), StartError> {
+async fn bind(address: SocketAddr, given: bool) -> Result<(TcpListener, SocketAddr), StartError> {
     let hint = if given {
         "free the port or choose another with --listen"
     } else {
@@ -186,15 +186,7 @@ fn bind(address: SocketAddr, given: bool) -> Result<(TcpListener, SocketAddr), S
         source,
         hint,
     };
-    let socket = if address.is_ipv6() {
-        tokio::net::TcpSocket::new_v6()
-    } else {
-        tokio::net::TcpSocket::new_v4()
-    }
-    .map_err(failed)?;
-    socket.set_reuseaddr(true).map_err(failed)?;
-    socket.bind(address).map_err(failed)?;
-    let listener = socket.listen(1024).map_err(failed)?;
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
     let bound = listener.local_addr().map_err(failed)?;
     Ok((listener, bound))
 }
