@@ -94,7 +94,7 @@ impl Attr {
             let kind = json_type(given);
             ApiError::invalid(format!(
                 "{} has an invalid value: it is {kind}, and must be {}",
-                self.human(),
+                humanise(self.name),
                 self.kind.description()
             ))
         };
@@ -144,14 +144,10 @@ impl Attr {
             AttrType::Array => json!([]),
         }
     }
-
-    /// The name at the start of a validation message: `exit_code` becomes `Exit code`.
-    pub fn human(&self) -> String {
-        humanise(self.name)
-    }
 }
 
-/// Converts an attribute name to the start of a sentence, as Rails does.
+/// Converts an attribute name to the start of a sentence, as Rails does: `exit_code` becomes
+/// `Exit code`.
 pub fn humanise(name: &str) -> String {
     let spaced = name.trim_end_matches("_uuid").replace('_', " ");
     let mut letters = spaced.chars();

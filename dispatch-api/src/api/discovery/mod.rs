@@ -12,15 +12,10 @@ use crate::db::list::MAX_PAGE_SIZE;
 use crate::db::trash::TRASH_LIFETIME;
 use crate::emulation::Emulate;
 use crate::limits::MAX_BODY_BYTES;
-use crate::schema::{self, Attr, AttrType, KEEP_SERVICES, Resource};
+use crate::schema::{self, Attr, AttrType, KEEP_SERVICES, Resource, humanise};
 
 /// The API revision that this server implements.
 const API_REVISION: &str = "20250402";
-
-const GATEWAY_AUTH: &str = "gatewayAuth";
-const PERMANENT_FAILURES: &str = "permanentFailures";
-const BAD_OUTPUT_ENTRIES: &str = "badOutputEntries";
-const JOB_NUMBERS: &str = "jobNumbers";
 
 pub fn document(app: &App, host: &str) -> Value {
     let root = format!("https://{host}/");
@@ -107,13 +102,13 @@ fn api_description(emulate: Emulate) -> Value {
         about["description"] = json!("The embedded API server of the dispatcher suite");
         // An executor may choose the secret of its gateway, because its attempt token authenticates
         // it.
-        about[GATEWAY_AUTH] = json!("attempt-token");
+        about["gatewayAuth"] = json!("attempt-token");
         // An executor that finds a permanent failure ends the requests of its container.
-        about[PERMANENT_FAILURES] = json!("end-requests");
+        about["permanentFailures"] = json!("end-requests");
         // An executor saves an output without the entries that cannot be saved.
-        about[BAD_OUTPUT_ENTRIES] = json!("leave-out");
+        about["badOutputEntries"] = json!("leave-out");
         // Each request of a user's own gets a number that is given once.
-        about[JOB_NUMBERS] = json!("given");
+        about["jobNumbers"] = json!("given");
     }
     about
 }
@@ -168,7 +163,7 @@ fn attr_schema(attr: &Attr) -> Value {
         AttrType::Object => "Hash",
         AttrType::Array => "Array",
     };
-    json!({"type": kind, "description": attr.human()})
+    json!({"type": kind, "description": humanise(attr.name)})
 }
 
 fn list_schema(resource: &Resource) -> Value {
