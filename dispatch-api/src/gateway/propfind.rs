@@ -3,27 +3,15 @@
 use std::fmt::Write;
 
 use arvados_client::manifest::{EntryKind, FileTree};
-use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-/// Characters that need an escape in the path of a URL, or in XML.
-const ESCAPED_CHARACTERS: &AsciiSet = &CONTROLS
-    .add(b' ')
-    .add(b'"')
-    .add(b'#')
-    .add(b'%')
-    .add(b'&')
-    .add(b'\'')
-    .add(b'<')
-    .add(b'>')
-    .add(b'?')
-    .add(b'[')
-    .add(b'\\')
-    .add(b']')
-    .add(b'^')
-    .add(b'`')
-    .add(b'{')
-    .add(b'|')
-    .add(b'}');
+/// Characters that get an escape: all that mean something in a URL or in XML.
+const ESCAPED_CHARACTERS: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'/')
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~');
 
 /// How deep below the requested entry a header has it listed; `None` if it is not valid.
 pub fn parse_depth(header: Option<&str>) -> Option<u32> {
