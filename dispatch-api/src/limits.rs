@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::auth::Identity;
 use crate::db::readers;
@@ -170,23 +170,16 @@ impl Limits {
 
     /// Waits for the turn of a token check.
     pub async fn acquire_token_check(&self) -> Result<OwnedSemaphorePermit> {
-        acquire(&self.token_checks, 1, QUEUE_TIMEOUT)
-            .await?
-            .ok_or(ApiError::Busy)
+        let turn = acquire(&self.token_checks, 1, QUEUE_TIMEOUT).await;
+        turn.ok_or(ApiError::Busy)
     }
 
     /// Waits for the turn of a request that uses the database or files.
     pub async fn acquire_work(&self, share: &ClientShare) -> Result<Permits> {
-        let own = acquire(&share.work, 1, OWN_QUEUE_TIMEOUT)
-            .await?
-            .ok_or_else(|| {
-                ApiError::TooManyRequests(
-                "as many of your requests are running as one client may have; try again in a second"
-                    .into(),
-            )
-            })?;
-        let all = acquire(&self.work, 1, QUEUE_TIMEOUT).await?;
-        Ok([own, all.ok_or(ApiError::Busy)?])
+        let refusal =
+            "as many of your requests are running as one client may have; try again in a second";
+        let timeouts = [OWN_QUEUE_TIMEOUT, QUEUE_TIMEOUT];
+        acquire_both(&share.work, &self.work, 1, timeouts, refusal).await
     }
 
     /// Waits for memory for a request body of this size.
@@ -208,17 +201,10 @@ impl Limits {
         timeout: Duration,
     ) -> Result<Permits> {
         let kib = kib(bytes.min(self.max_memory_per_client()));
-        let own = acquire(&share.memory_kib, kib, timeout)
-            .await?
-            .ok_or_else(|| {
-                ApiError::TooManyRequests(
-                    "your other requests and responses use all memory that one user may have; \
-                     try again in a second"
-                        .into(),
-                )
-            })?;
-        let all = acquire(&self.memory_kib, kib, timeout).await?;
-        Ok([own, all.ok_or(ApiError::Busy)?])
+        let refusal = "your other requests and responses use all memory that one user may have; \
+                       try again in a second";
+        let (own, all) = (&share.memory_kib, &self.memory_kib);
+        acquire_both(own, all, kib, [timeout; 2], refusal).await
     }
 
     /// Admits a websocket of a client.
@@ -233,14 +219,8 @@ impl Limits {
                 "you have too many open websockets; close one, or poll instead".into(),
             )
         })?;
-        let all = all
-            .clone()
-            .try_acquire_owned()
-            .map_err(|problem| match problem {
-                TryAcquireError::Closed => ApiError::Stopping,
-                TryAcquireError::NoPermits => ApiError::Busy,
-            })?;
-        Ok([own, all])
+        let all = all.clone().try_acquire_owned();
+        Ok([own, all.map_err(|_| ApiError::Busy)?])
     }
 }
 
@@ -259,16 +239,28 @@ impl ClientShare {
     }
 }
 
+/// Waits for permits of the client's own share, and then for as many of all clients.
+async fn acquire_both(
+    own: &Arc<Semaphore>,
+    all: &Arc<Semaphore>,
+    permits: u32,
+    [own_timeout, timeout]: [Duration; 2],
+    refusal: &str,
+) -> Result<Permits> {
+    let own = acquire(own, permits, own_timeout).await;
+    let own = own.ok_or_else(|| ApiError::TooManyRequests(refusal.into()))?;
+    let all = acquire(all, permits, timeout).await;
+    Ok([own, all.ok_or(ApiError::Busy)?])
+}
+
 async fn acquire(
     semaphore: &Arc<Semaphore>,
     permits: u32,
     timeout: Duration,
-) -> Result<Option<OwnedSemaphorePermit>> {
-    let permit = tokio::time::timeout(timeout, semaphore.clone().acquire_many_owned(permits));
-    match permit.await {
-        Err(_) => Ok(None),
-        Ok(permit) => permit.map(Some).map_err(|_| ApiError::Stopping),
-    }
+) -> Option<OwnedSemaphorePermit> {
+    let permit = semaphore.clone().acquire_many_owned(permits);
+    // The semaphores are never closed.
+    tokio::time::timeout(timeout, permit).await.ok()?.ok()
 }
 
 fn kib(bytes: u64) -> u32 {
