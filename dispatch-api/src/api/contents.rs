@@ -279,12 +279,8 @@ impl Included {
             clause.and("uuid IN (SELECT value FROM json_each(?))", [uuids.clone()]);
             Access::new(connection, &call.caller).restrict_to_readable(resource, &mut clause)?;
             let page = PageQuery {
-                select: None,
-                order: Vec::new(),
                 limit: MAX_PAGE_SIZE,
-                offset: 0,
-                count: false,
-                distinct: false,
+                ..PageQuery::default()
             };
             let mut found = list::fetch_page(connection, resource, &clause, &page)?.items;
             computed::add(connection, &call.caller, resource, None, &mut found)?;

@@ -21,7 +21,7 @@ const MAX_PAGE_BYTES: usize = 8 << 20;
 const MAX_KEPT_SQL_BYTES: usize = 4 << 10;
 
 /// The validated parameters of a listing.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct PageQuery {
     pub select: Option<Vec<&'static Attr>>,
     pub order: Vec<(&'static Attr, bool)>,
