@@ -5,30 +5,42 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
 
+use axum::body::Body;
 use axum::extract::{ConnectInfo, Request};
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use serde_json::json;
+use tokio::sync::OwnedSemaphorePermit;
 use tracing::{debug, error, warn};
 
-use super::connections::Connection;
-use super::tracked_body::{HeldByRequest, TrackedBody};
+use super::connections::{BusyGuard, Connection};
+use super::tracked_body::TrackedBody;
 use crate::app::App;
 use crate::auth::Caller;
+use crate::clock;
 use crate::emulation::dialect::{self, Responder};
 use crate::error::{ApiError, Result};
 use crate::http::response::json_text_response;
 use crate::limits::{ClientKey, ClientShare, Permits};
 use crate::request_log::redact::redact;
 
+/// What a request holds until its response has been sent.
+#[derive(Default)]
+struct HeldByRequest {
+    busy: Option<BusyGuard>,
+    permit: Option<OwnedSemaphorePermit>,
+    memory: Option<Permits>,
+}
+
 pub struct RequestContext {
-    pub(super) id: String,
-    pub(super) method: Method,
-    pub(super) path: String,
-    pub(super) started: Instant,
+    id: String,
+    method: Method,
+    path: String,
+    started: Instant,
     peer: Option<SocketAddr>,
     connection: Option<Arc<Connection>>,
     /// The user, once the token has been checked.
-    pub(super) user: Option<String>,
+    user: Option<String>,
     held: HeldByRequest,
 }
 
@@ -136,7 +148,27 @@ impl RequestContext {
         {
             connection.release();
         }
-        TrackedBody::of(response, self, app.clone())
+        let (app, status) = (app.clone(), response.status());
+        let end = move |bytes| self.record(&app, status, bytes);
+        response.map(|body| Body::new(TrackedBody::new(body, end)))
+    }
+
+    /// Writes the response into the access log, and releases what the request held.
+    fn record(self, app: &App, status: StatusCode, bytes: u64) {
+        let Some(log) = &app.access_log else {
+            return;
+        };
+        log.record(json!({
+            "time": clock::now(),
+            "request": self.id,
+            "address": self.remote(),
+            "user": self.user,
+            "method": self.method.as_str(),
+            "path": redact(&self.path),
+            "status": status.as_u16(),
+            "ms": self.started.elapsed().as_millis() as u64,
+            "bytes": bytes,
+        }));
     }
 
     /// Logs a rejected request, at most one of each kind and client in a minute.

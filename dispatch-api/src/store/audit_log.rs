@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use rusqlite::Connection;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -10,7 +11,7 @@ use crate::error::{ApiError, Result};
 use crate::events::event::Event;
 use crate::record::Record;
 use crate::schema::{LOGS, Resource};
-use crate::store::transaction::Tx;
+use crate::store::cluster_config::ClusterConfig;
 
 const AUDITED: [&str; 4] = ["containers", "container_requests", "collections", "groups"];
 
@@ -26,18 +27,23 @@ pub struct Change<'a> {
     pub new: Option<&'a Record>,
 }
 
-/// Writes the log entry of an audited change, and queues its event. Other changes have no entry.
-pub fn record_change(tx: &Tx<'_>, caller: &Caller, change: &Change<'_>) -> Result<()> {
+/// Writes the log entry of an audited change and returns its event. Other changes have no entry.
+pub fn record_change(
+    connection: &Connection,
+    config: &ClusterConfig,
+    now: &str,
+    caller: &Caller,
+    change: &Change<'_>,
+) -> Result<Option<Event>> {
     let changed = change.new.or(change.old);
     let Some(object) = changed.filter(|_| AUDITED.contains(&change.resource.table)) else {
-        return Ok(());
+        return Ok(None);
     };
-    let (config, now) = (tx.config, tx.now.as_str());
     let uuid = config.new_uuid(&LOGS);
     let names = config.emulate.event_attributes();
     let properties = properties_text(change, names)
         .map_err(|problem| ApiError::BadRecord(format!("cannot encode a log entry: {problem}")))?;
-    tx.conn
+    connection
         .prepare_cached(
             "INSERT INTO logs (uuid, owner_uuid, modified_by_user_uuid, created_at, modified_at, event_at, \
              object_uuid, object_owner_uuid, object_kind, event_type, summary, properties) \
@@ -56,7 +62,7 @@ pub fn record_change(tx: &Tx<'_>, caller: &Caller, change: &Change<'_>) -> Resul
         ))?;
     let properties = json!(Properties::of(change, |name| names.contains(&name)));
     let entry = Record::new()
-        .with("id", tx.conn.last_insert_rowid())
+        .with("id", connection.last_insert_rowid())
         .with("uuid", uuid)
         .with("object_uuid", object.uuid())
         .with("object_owner_uuid", object.text("owner_uuid"))
@@ -65,8 +71,7 @@ pub fn record_change(tx: &Tx<'_>, caller: &Caller, change: &Change<'_>) -> Resul
         .with("event_at", now)
         .with("created_at", now)
         .with("properties", properties);
-    tx.effects().events.push(Event::from_log(&entry, names));
-    Ok(())
+    Ok(Some(Event::from_log(&entry, names)))
 }
 
 /// The properties as JSON: of all attributes, unless they take too many bytes.
@@ -115,9 +120,10 @@ impl<'a> Properties<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::auth::Identity;
+    use crate::clock;
     use crate::db::rows;
     use crate::schema::CONTAINERS;
-    use crate::store::cluster_config::ClusterConfig;
 
     #[test]
     fn an_entry_tells_what_was_and_what_is_and_no_secret() {
@@ -136,10 +142,13 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let connection = crate::db::open(&directory.path().join("state.db")).unwrap();
         let config = ClusterConfig::for_tests();
-        let tx = Tx::new(&connection, &config);
-        record_change(&tx, &tx.system, &change).unwrap();
+        let caller = Identity::system(config.system_user());
+        let record = |change: &Change<'_>| {
+            record_change(&connection, &config, &clock::now(), &caller, change).unwrap()
+        };
+        let first = record(&change);
         change.old = None;
-        record_change(&tx, &tx.system, &change).unwrap();
+        let second = record(&change);
         let entries = rows::find(&connection, &LOGS, "1 ORDER BY id", &[]).unwrap();
         let large = entries[0].get("properties");
         assert_eq!(large["old_attributes"]["state"], "Queued");
@@ -149,6 +158,6 @@ mod tests {
         assert_eq!(small.get("old_attributes"), None);
         assert!(small["new_attributes"]["mounts"].is_object());
         assert!(!small.to_string().contains("hush"));
-        assert_eq!(tx.into_effects().events.len(), 2);
+        assert!(first.is_some() && second.is_some());
     }
 }

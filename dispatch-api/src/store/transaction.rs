@@ -247,6 +247,8 @@ impl<'a> Tx<'a> {
             old,
             new,
         };
-        audit_log::record_change(self, caller, &change)
+        let event = audit_log::record_change(self.conn, self.config, &self.now, caller, &change)?;
+        self.effects().events.extend(event);
+        Ok(())
     }
 }
