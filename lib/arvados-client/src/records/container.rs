@@ -171,6 +171,9 @@ pub struct LockReply {
     pub uuid: ContainerUuid,
     /// Its state now: unlock may answer Cancelled (`MaxDispatchAttempts`).
     pub state: ContainerState,
+    /// Token that holds the lock.
+    #[serde(default, deserialize_with = "optional")]
+    pub locked_by_uuid: Option<TokenUuid>,
 }
 
 #[cfg(test)]
