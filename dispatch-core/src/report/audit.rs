@@ -89,7 +89,7 @@ impl Audit {
         Ok(())
     }
 
-    /// Whether the open file is still the one of this name. Others may rename it, as logrotate does.
+    /// Whether the open file is still the one of this name. Others may rename it: logrotate does.
     fn is_in_place(&self) -> bool {
         let id = |file: fs::Metadata| (file.dev(), file.ino());
         let named = fs::metadata(&self.path).map(id).ok();

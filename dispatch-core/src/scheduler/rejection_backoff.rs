@@ -3,7 +3,7 @@
 //! Input: rejections and acceptances with their times. Output: when to test again, and which
 //! containers may be submitted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::{Duration, Instant};
 
@@ -23,6 +23,8 @@ const INITIAL_REAL_TRY_DELAY: Duration = Duration::from_secs(600);
 const SLOW_START_DONE: usize = 128;
 /// How many times as many jobs the next test is for.
 const GROWTH: usize = 4;
+/// Number of jobs of the first test of a class of which no job was rejected.
+const FIRST_TEST: usize = 8;
 /// Time after which an admitted container without a result counts as not submitted.
 const ADMISSION_TTL: Duration = Duration::from_secs(60);
 
@@ -216,7 +218,8 @@ impl RejectionBackoff {
 /// How many jobs of a class are submitted after a rejection: as many as a test was accepted for.
 ///
 /// A test is for as many jobs as have ended since the last rejection, and for some more: none after
-/// a rejection, then four times as many as the last test was accepted for.
+/// a rejection, then four times as many as the last test was accepted for. What is rejected is
+/// tried by halves.
 #[derive(Debug)]
 pub struct SlowStart {
     /// Jobs that ended since the last rejection or grant.
@@ -241,7 +244,8 @@ impl SlowStart {
     pub fn new(is_told: bool) -> Self {
         Self {
             freed: 0,
-            more: 0,
+            // Without a rejection, a limit is not likely.
+            more: if is_told { 0 } else { FIRST_TEST - 1 },
             granted: 0,
             left: 0,
             granted_at: None,
@@ -254,15 +258,11 @@ impl SlowStart {
     /// Numbers of jobs of the next test, each for the case that the one before is rejected: at most
     /// `max`, and at last one.
     pub fn test_sizes(&self, max: usize) -> Vec<usize> {
-        let freed = self.freed.max(1);
-        let halves = std::iter::successors(Some(freed), |size| Some(size / 2));
-        let sizes = [freed + self.more].into_iter().chain(halves);
-        let mut sizes: Vec<usize> = sizes
-            .take_while(|size| *size > 0)
-            .map(|size| size.min(max.max(1)))
-            .collect();
-        sizes.dedup();
-        sizes
+        let all = self.freed.max(1) + self.more;
+        let halves = std::iter::successors(Some(all), |size| Some(size / 2));
+        let sizes = halves.take_while(|size| *size > 0).chain([self.freed]);
+        let sizes: BTreeSet<usize> = sizes.map(|size| size.clamp(1, max.max(1))).collect();
+        sizes.into_iter().rev().collect()
     }
 
     /// Records that jobs of the class have ended.
@@ -278,10 +278,11 @@ impl SlowStart {
     /// Grants the jobs of a test that was accepted. False if there is no limit that matters.
     pub fn grant(&mut self, grant: Grant, now: Instant) -> bool {
         let Grant { jobs, is_cut } = grant;
+        // A scheduler counts some jobs for a while after their end: the places come later.
+        self.freed = self.freed.saturating_sub(jobs);
         if is_cut {
-            self.limit_met();
+            (self.more, self.granted) = (0, 0);
         } else {
-            self.freed = self.freed.saturating_sub(jobs);
             self.more = jobs.saturating_mul(GROWTH);
         }
         (self.left, self.granted_at) = (jobs, Some(now));
@@ -340,110 +341,4 @@ impl SlowStart {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tests_back_off() {
-        let start = Instant::now();
-        let mut backoff = RejectionBackoff::new("no".into(), start);
-        let mut tested_at = Vec::new();
-        for second in 0..300 {
-            let now = start + Duration::from_secs(second);
-            if backoff.is_test_due(now) {
-                tested_at.push(second);
-                backoff.record_test(None, now);
-            }
-        }
-        assert_eq!(tested_at, [5, 15, 35, 65, 95, 125, 155, 185, 215, 245, 275]);
-        backoff.record_test(Some("still no".into()), start);
-        let reason = backoff.deferral_reason("it", &ContainerUuid::generate("zzzzz"), start);
-        assert_eq!(
-            reason.as_deref(),
-            Some("it rejects such jobs now: still no")
-        );
-    }
-
-    #[test]
-    fn real_submissions_back_off() {
-        let start = Instant::now();
-        let mut backoff = RejectionBackoff::new("no".into(), start);
-        let mut tried = Vec::new();
-        for minute in 0..=100 {
-            let now = start + Duration::from_secs(60 * minute);
-            // Only one of many pending containers is admitted.
-            for _ in 0..5 {
-                let container = ContainerUuid::generate("zzzzz");
-                if backoff.deferral_reason("it", &container, now).is_none() {
-                    tried.push(minute);
-                    assert!(backoff.is_real_try(&container));
-                }
-            }
-        }
-        assert_eq!(tried, [10, 30, 70]);
-    }
-
-    fn whole(jobs: usize) -> Grant {
-        Grant {
-            jobs,
-            is_cut: false,
-        }
-    }
-
-    #[test]
-    fn a_grant_is_what_was_tested() {
-        let now = Instant::now();
-        let all: Vec<_> = (0..64).map(|_| ContainerUuid::generate("zzzzz")).collect();
-        let mut slow_start = SlowStart::new(true);
-        // Jobs that end before a test, the places that there are, and jobs that are granted.
-        let rows = [
-            (0, 99, 1),
-            (0, 99, 5),
-            (3, 99, 23),
-            (0, 99, 32),
-            (40, 99, 32),
-            (0, 20, 8),
-            (0, 99, 1),
-            (9, 99, 13),
-            (9, 9, 9),
-            (9, 3, 2),
-        ];
-        for (n, (ended, places, expected)) in rows.into_iter().enumerate() {
-            assert!(slow_start.is_used_up(now), "{n}");
-            slow_start.places_freed(ended);
-            let sizes = slow_start.test_sizes(32);
-            let jobs = *sizes.iter().find(|size| **size <= places).unwrap();
-            let is_cut = jobs < sizes[0];
-            assert!(slow_start.grant(Grant { jobs, is_cut }, now), "{n}");
-            let free = |container: &&ContainerUuid| slow_start.try_admit(container, now);
-            let admitted: Vec<_> = all.iter().filter(free).collect();
-            assert_eq!(admitted.len(), expected, "{n}");
-            for container in &admitted {
-                assert!(!slow_start.is_used_up(now));
-                assert!(slow_start.try_admit(container, now), "asked again");
-                slow_start.accepted(container);
-            }
-        }
-        slow_start.unwanted = 0;
-        assert!(!slow_start.has_room());
-        slow_start.rejected(&all[0]);
-        assert_eq!(slow_start.test_sizes(32), [1]);
-        assert_eq!(slow_start.test_sizes(0), [1]);
-        assert!(slow_start.grant(whole(127), now) && slow_start.has_room());
-        assert!(!slow_start.grant(whole(1), now));
-        assert!(!slow_start.is_idle(now) && slow_start.is_idle(now + ADMISSION_TTL));
-        slow_start.limit_met();
-        assert!(slow_start.is_used_up(now) && !slow_start.is_idle(now + ADMISSION_TTL));
-    }
-
-    /// Another dispatcher locked it.
-    #[test]
-    fn an_admission_without_a_result_expires() {
-        let now = Instant::now();
-        let container = ContainerUuid::generate("zzzzz");
-        let mut slow_start = SlowStart::new(true);
-        assert!(slow_start.grant(whole(1), now) && slow_start.try_admit(&container, now));
-        let before = now + ADMISSION_TTL - Duration::from_millis(1);
-        assert!(!slow_start.is_used_up(before) && slow_start.is_used_up(now + ADMISSION_TTL));
-    }
-}
+mod tests;

@@ -104,6 +104,17 @@ impl Rejections {
     /// tried in smaller numbers, down to one job, within `TEST_TIMEOUT` for all of them together,
     /// and `MAX_TESTS` between two listings.
     pub async fn retest<T: TestSubmission>(&self, tester: &T) {
+        let deadline = tokio::time::Instant::now() + TEST_TIMEOUT;
+        // A test that was refused may make one as another user due.
+        while self.test_due(tester, deadline).await && tokio::time::Instant::now() < deadline {}
+    }
+
+    /// Does the tests that are due. False if there was none.
+    async fn test_due<T: TestSubmission>(
+        &self,
+        tester: &T,
+        deadline: tokio::time::Instant,
+    ) -> bool {
         let now = Instant::now();
         let due: Vec<(JobClass, ResourceRequest, Vec<usize>)> = {
             let mut state = self.state.lock();
@@ -121,7 +132,6 @@ impl Rejections {
                 })
                 .collect()
         };
-        let deadline = tokio::time::Instant::now() + TEST_TIMEOUT;
         let tests = due.iter().map(async |(_, needs, sizes)| {
             let mut sizes = sizes.iter().copied();
             let (mut jobs, mut is_cut) = (sizes.next().unwrap_or(1), false);
@@ -146,6 +156,7 @@ impl Rejections {
             let mut state = self.state.lock();
             state.apply_test(class, answer, grant, T::SETTLE_TIME, now);
         }
+        !due.is_empty()
     }
 
     /// Records that the scheduler accepted a job. If that was the last of a grant, a test tells

@@ -311,32 +311,40 @@ impl RejectionState {
                     .is_some_and(|backoff| backoff.is_rejected())
         };
         let may_test = !classes.iter().any(is_refused);
+        let charge = ChargeClass::of(needs);
+        let held = JobClass::Charged(charge.clone());
+        let mut is_unasked = false;
+        if may_test && (self.slow_starts.contains_key(&charge) || self.backoffs.contains_key(&held))
+        {
+            let testers = self.testers_of(&charge);
+            let is_new = testers.wait(needs);
+            is_unasked = testers.is_unasked(needs);
+            if let Some(backoff) = self.backoffs.get_mut(&held).filter(|_| is_new) {
+                backoff.test_soon(now);
+            }
+        }
         for class in classes {
             let Some(backoff) = self.backoffs.get_mut(&class) else {
                 continue;
             };
-            let testers = class
-                .charged()
-                .and_then(|charge| self.testers.get_mut(charge));
-            if let Some(testers) = testers
-                && may_test
-                && testers.wait(needs)
-            {
-                backoff.test_soon(now);
-            }
             let reason = backoff.deferral_reason(scheduler, container, now);
             if reason.is_some() {
-                return reason;
+                // The reason may be a rule against another user, and name that user.
+                return if is_unasked {
+                    Some(asked_first(scheduler))
+                } else {
+                    reason
+                };
             }
         }
-        let slow_start = self.slow_starts.get_mut(&ChargeClass::of(needs))?;
+        let slow_start = self.slow_starts.get_mut(&charge)?;
         if slow_start.try_admit(container, now) {
             return None;
         }
         Some(if slow_start.is_told {
             format!("{scheduler} rejected such jobs a short time ago; a few are submitted at first")
         } else {
-            format!("{scheduler} is asked first whether it accepts such jobs now")
+            asked_first(scheduler)
         })
     }
 
@@ -388,6 +396,10 @@ impl RejectionState {
             .filter(|(class, backoff)| backoff.is_rejected() && !is_slow(class));
         rejected.count() + self.slow_starts.values().filter(told).count()
     }
+}
+
+fn asked_first(scheduler: &str) -> String {
+    format!("{scheduler} is asked first whether it accepts such jobs now")
 }
 
 /// Adds a value to a set of bounded size. True if it was not there.

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use arvados_client::UserUuid;
 
-use crate::model::charge_class::UserClass;
+use crate::model::charge_class::{ChargeClass, UserClass};
 use crate::model::owner::KnownCharge;
 use crate::model::resources::ResourceRequest;
 
@@ -32,6 +32,8 @@ pub struct Testers {
     waiting: BTreeMap<UserUuid, (KnownCharge, u64)>,
     /// Number of the newest test.
     tests: u64,
+    /// Users whose tests were refused, as long as others may still be accepted.
+    first_refused: Vec<UserClass>,
 }
 
 fn user_of(charge: &KnownCharge) -> Option<&UserUuid> {
@@ -106,6 +108,36 @@ impl Testers {
         self.is_refused = true;
         self.asked = self.asked.take().or(of_class);
         self.refused = self.refused.take().or_else(|| self.asked.clone());
+    }
+
+    /// The user of the newest test, which was refused, if users wait who were not asked yet: a rule
+    /// against this user is as likely as a limit of all.
+    pub fn refused_before_others(&mut self, charged: &ChargeClass) -> Option<UserClass> {
+        self.waiting.values().find(|(_, test)| *test == 0)?;
+        let refused = UserClass {
+            charged: charged.clone(),
+            user: Some(user_of(&self.asked)?.clone()),
+        };
+        self.first_refused.push(refused.clone());
+        Some(refused)
+    }
+
+    /// The users whose tests were refused before that of another one, which is answered now, and
+    /// whether each is that one.
+    pub fn take_first_refused(&mut self) -> Vec<(UserClass, bool)> {
+        let asked = user_of(&self.asked);
+        let all = std::mem::take(&mut self.first_refused).into_iter();
+        let with_asked = |refused: UserClass| {
+            let is_asked = refused.user.as_ref() == asked;
+            (refused, is_asked)
+        };
+        all.map(with_asked).collect()
+    }
+
+    /// Whether this user waits and was not asked yet.
+    pub fn is_unasked(&self, needs: &ResourceRequest) -> bool {
+        let waits = user_of(&needs.charged_to).and_then(|user| self.waiting.get(user));
+        waits.is_some_and(|(_, test)| *test == 0)
     }
 
     /// The newest test was accepted. Returns the charge of the user whose job was refused, if that

@@ -121,7 +121,7 @@ async fn refused_in_the_words_of_an_outage(backend: Backend) {
 }
 on_every_scheduler!(refused_in_the_words_of_an_outage);
 
-/// No attempt is given up for a scheduler that was not asked, also if the dispatcher is killed then.
+/// No attempt is given up for a scheduler that was not asked, nor by a kill of the dispatcher then.
 async fn the_scheduler_is_not_reached(backend: Backend) {
     let mut fixture = running(backend).up().await;
     let say = match backend.is_slurm() {

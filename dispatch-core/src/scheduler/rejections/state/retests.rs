@@ -76,8 +76,17 @@ impl RejectionState {
         match result {
             TestResult::Accepted => {
                 if let JobClass::Charged(charge) = class {
-                    let testers = self.testers.get_mut(charge);
-                    let refused = testers.and_then(Testers::test_accepted);
+                    let testers = self.testers_of(charge);
+                    let first_refused = testers.take_first_refused();
+                    let refused = testers.test_accepted();
+                    for (user, is_accepted) in first_refused {
+                        let user = JobClass::OfUser(user);
+                        if is_accepted {
+                            self.backoffs.remove(&user);
+                        } else if let Some(backoff) = self.backoffs.get_mut(&user) {
+                            backoff.test_soon(now + settle_time);
+                        }
+                    }
                     if refused.is_some() {
                         self.test_refused_user(charge, refused, now + settle_time);
                     }
@@ -93,7 +102,14 @@ impl RejectionState {
                     JobClass::Exactly(_) => {}
                     JobClass::Charged(charge) => {
                         let of_class = class.test_needs().charged_to;
-                        self.testers_of(charge).test_refused(of_class);
+                        let testers = self.testers_of(charge);
+                        testers.test_refused(of_class);
+                        if let Some(user) = testers.refused_before_others(charge) {
+                            return self.hold_first_user(class, user, reason, now);
+                        }
+                        for (user, _) in testers.take_first_refused() {
+                            self.backoffs.remove(&JobClass::OfUser(user));
+                        }
                         if let Some(slow_start) = self.slow_starts.get_mut(charge) {
                             slow_start.limit_met();
                             slow_start.is_told = true;
@@ -115,6 +131,18 @@ impl RejectionState {
                 }
             }
         }
+    }
+
+    /// Holds back the one user whose test was refused, and asks as another one next.
+    fn hold_first_user(&mut self, class: &JobClass, user: UserClass, reason: String, now: Instant) {
+        if let Some(backoff) = self.backoffs.get_mut(class) {
+            backoff.test_soon(now);
+        }
+        let user = JobClass::OfUser(user);
+        self.log_held(&user, &reason);
+        let held = RejectionBackoff::new(reason, now);
+        self.backoffs.insert(user, held);
+        self.forget_explained();
     }
 
     /// Tests the jobs of this user before others are submitted: the test of the class, as another

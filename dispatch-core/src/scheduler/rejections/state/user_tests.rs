@@ -39,6 +39,8 @@ struct Site {
     refused: Vec<usize>,
     /// Accepted ones.
     accepted: Vec<usize>,
+    /// What the user of a container that waits was told.
+    told: Vec<(usize, String)>,
 }
 
 impl Site {
@@ -51,6 +53,7 @@ impl Site {
             jobs: Vec::new(),
             refused: vec![0; is_barred.len()],
             accepted: vec![0; is_barred.len()],
+            told: Vec::new(),
         }
     }
 
@@ -68,13 +71,18 @@ impl Site {
     }
 
     fn test(&mut self, now: Instant) {
-        for class in self.state.due(now) {
+        let due = self.state.due(now);
+        let is_last = due.is_empty();
+        for class in due {
             let needs = self.state.next_test_of(&class);
             let answer = self.answer(&needs);
             let places = self.limit.saturating_sub(self.jobs.len());
             let (_, grant) = test(&self.state.test_sizes(&class, 8), places);
             let state = &mut self.state;
             state.apply_test(&class, answer, grant, Duration::ZERO, now);
+        }
+        if !is_last {
+            return self.test(now);
         }
         log_tests::assert_log_is_true(&self.state);
     }
@@ -96,8 +104,8 @@ impl Site {
             was_locked: self.was_locked && self.is_barred[user],
             runners: Vec::new(),
         };
-        if self.state.deferral("it", &candidate, now).is_some() {
-            return;
+        if let Some(why) = self.state.deferral("it", &candidate, now) {
+            return self.told.push((user, why));
         }
         if self.answer(&needs) == TestResult::Accepted {
             self.state.accepted(&container, &needs, now);
@@ -195,11 +203,16 @@ fn a_user_who_was_refused_before_a_restart_holds_up_no_other() {
         let mut now = Instant::now();
         let mut site = Site::new(&barred, usize::MAX);
         site.was_locked = true;
-        for _ in 0..10 {
+        let his = usize::from(barred[0]);
+        for n in 0..10 {
             site.poll(now);
+            let holds_all = |class: &JobClass| class.charged().is_some();
+            assert!(!site.state.logged.keys().any(holds_all), "at {n}");
+            let foreign = |(user, why): &(usize, String)| *user == his && why.contains("no grant");
+            assert!(!site.told.iter().any(foreign), "at {n}");
+            assert!(n == 0 || site.accepted[his] >= OFFERED * n, "at {n}");
             now += Duration::from_secs(2);
         }
-        let his = usize::from(barred[0]);
         assert_eq!(site.refused, [0, 0]);
         assert!(site.accepted[his] >= 2 * OFFERED, "{:?}", site.accepted);
     }
