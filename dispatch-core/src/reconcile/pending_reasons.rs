@@ -56,16 +56,11 @@ impl Reconciler {
         let mut events = Vec::new();
         let mut paused: BTreeMap<ContainerUuid, Arc<str>> = BTreeMap::new();
         for (container, PendingReason { outlook, text }) in reasons {
-            let text: Arc<str> = match texts.get(text.as_str()) {
-                Some(known) => known.clone(),
-                None => {
-                    let new: Arc<str> = text.into();
-                    texts.insert(new.clone());
-                    new
-                }
-            };
-            let earlier = old.get(&container).and_then(|known| known.blocked_since);
             let known = self.world.containers.get(&container);
+            if known.is_some_and(|known| known.state.is_final()) {
+                // Its job is removed. Whatever it waits for, nobody has to do anything.
+                continue;
+            }
             let is_requeued = known.is_some_and(|known| {
                 // It ran before this listing began.
                 known.state == ContainerState::Running
@@ -75,6 +70,10 @@ impl Reconciler {
                         .as_ref()
                         .is_some_and(|listing| known.seen < listing.began)
             });
+            let shared = texts.get(text.as_str()).cloned();
+            let text = shared.unwrap_or_else(|| text.into());
+            texts.insert(text.clone());
+            let earlier = old.get(&container).and_then(|known| known.blocked_since);
             let is_blocked = match outlook {
                 PendingOutlook::Transient if !is_requeued => false,
                 PendingOutlook::Transient | PendingOutlook::Paused => {

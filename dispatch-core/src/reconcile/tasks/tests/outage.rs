@@ -111,23 +111,28 @@ fn an_outage_is_told_once_to_all_that_wait_and_so_is_its_end() {
 }
 
 /// A scheduler may run a job anew by itself. Its container is told once the listing is newer than
-/// the record that says that it ran.
+/// the record that says that it ran. Nothing is told of a container that has ended.
 #[test]
 fn a_job_that_waits_again_after_it_ran_is_told_to_stand_still() {
-    for (listed_after, is_told) in [(0, false), (1, true)] {
+    use ContainerState::{Complete, Running};
+    use PendingOutlook::{NeedsAdmin, Transient};
+    for (state, outlook, listed_after, expected) in [
+        (Running, Transient, 0, None),
+        (Running, Transient, 1, Some("job_paused")),
+        (Running, NeedsAdmin, 1, Some("decided_not_to_run")),
+        (Complete, NeedsAdmin, 1, None),
+    ] {
         let mut reconciler = reconciler(1);
         let runs = locked(&mut reconciler, 1);
-        let known = reconciler.world.containers.get_mut(&runs).unwrap();
-        known.state = ContainerState::Running;
+        reconciler.world.containers.get_mut(&runs).unwrap().state = state;
         let began = MonotonicTime(START.0 + Duration::from_secs(listed_after));
         reconciler.apply_listing(began, vec![job_of(&runs)]);
         let reason = PendingReason {
-            outlook: PendingOutlook::Transient,
+            outlook,
             text: "Slurm job 3 waits for its begin time".to_owned(),
         };
         let events = reconciler.set_pending_reasons(began, [(runs, reason)].into());
         let names: Vec<&str> = events.iter().map(Decision::name).collect();
-        let expected: &[&str] = if is_told { &["job_paused"] } else { &[] };
-        assert_eq!(names, expected);
+        assert_eq!(names, Vec::from_iter(expected));
     }
 }
