@@ -166,33 +166,6 @@ async fn damage_is_told_with_the_collections_that_it_hurts_and_the_rest_is_saved
     assert!(check(&target).is_sound());
 }
 
-/// As a copy that drops the attributes of files leaves it.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_block_without_its_sha256_is_counted() {
-    let fixture = Fixture::new().await;
-    let mut locators = Vec::new();
-    for data in ["stored", "copied"] {
-        locators.push(put(&fixture.admin, data).await);
-    }
-    save(&fixture.admin, &locators).await;
-    let state = state_of(&fixture);
-    let copied = &stored(&state)[&name("copied")];
-    std::fs::remove_file(copied).unwrap();
-    std::fs::write(copied, "copied").unwrap();
-    let probe = fixture.directory.path().join("probe");
-    std::fs::write(&probe, "").unwrap();
-    let flags = rustix::fs::XattrFlags::empty();
-    let expected = match rustix::fs::setxattr(&probe, "user.sha256", b"x", flags) {
-        Ok(()) => 1,
-        Err(_) => 2,
-    };
-    for depth in [Depth::Content, Depth::Presence] {
-        let report = backup::fsck(&state, depth).unwrap();
-        assert_eq!(report.blocks_without_sha256, expected);
-        assert!(report.is_sound());
-    }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_manifest_that_is_not_what_its_hash_says_is_found() {
     let fixture = Fixture::new().await;

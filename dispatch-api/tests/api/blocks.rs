@@ -2,11 +2,13 @@
 
 use std::time::{Duration, Instant};
 
+use dispatch_api::backup::{self, Depth};
 use futures_util::{StreamExt, stream};
 use reqwest::Method;
 use serde_json::json;
 
 use crate::fixture::{Fixture, STEP_TIMEOUT};
+use crate::garbage::{name, put, save, state_of, stored};
 
 const HASH: &str = "/acbd18db4cc2f85cedef654fccc4a4d8";
 
@@ -186,4 +188,31 @@ async fn a_damaged_block_is_not_served() {
     assert!(!file.exists(), "it was moved aside");
     api.send(api.raw(Method::PUT, HASH).body("foo")).await.ok();
     api.send(api.raw(Method::GET, &signed)).await.ok();
+}
+
+/// As a copy that drops the attributes of files leaves it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_block_without_its_sha256_is_counted() {
+    let fixture = Fixture::new().await;
+    let mut locators = Vec::new();
+    for data in ["stored", "copied"] {
+        locators.push(put(&fixture.admin, data).await);
+    }
+    save(&fixture.admin, &locators).await;
+    let state = state_of(&fixture);
+    let copied = &stored(&state)[&name("copied")];
+    std::fs::remove_file(copied).unwrap();
+    std::fs::write(copied, "copied").unwrap();
+    let probe = fixture.directory.path().join("probe");
+    std::fs::write(&probe, "").unwrap();
+    let flags = rustix::fs::XattrFlags::empty();
+    let expected = match rustix::fs::setxattr(&probe, "user.sha256", b"x", flags) {
+        Ok(()) => 1,
+        Err(_) => 2,
+    };
+    for depth in [Depth::Content, Depth::Presence] {
+        let report = backup::fsck(&state, depth).unwrap();
+        assert_eq!(report.blocks_without_sha256, expected);
+        assert!(report.is_sound());
+    }
 }

@@ -15,7 +15,7 @@ use crate::batch::Batch;
 use suite_tests::STEP_TIMEOUT;
 use suite_tests::fail_point_dir::FailPointDir;
 use suite_tests::lab::Lab;
-use suite_tests::processes::crunch_run_of;
+use suite_tests::processes::{crunch_run_of, is_gone};
 use suite_tests::stack::{Stack, complete, wait_for};
 use suite_tests::start_log::Gate;
 
@@ -163,6 +163,44 @@ async fn results_that_could_not_be_delivered_are_delivered_later() {
     wait_for("the directory to go", STEP_TIMEOUT, || {
         (!exit.parent().unwrap().exists()).then_some(())
     });
+}
+
+/// The dispatcher and the server are gone for good. crunch-run tries to deliver the results, and
+/// holds nothing of the machine meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_only_delivers_holds_no_cpus() {
+    let mut stack = Stack::with(|servers, dir| {
+        let [run, machine] = ["run", "machine"].map(|name| dir.join(name).display().to_string());
+        let args = ["--state-dir", &run, "--machine-dir", &machine];
+        servers.dispatcher("dispatch-local", &args, &[])
+    })
+    .await;
+    let gate = Gate::closed();
+    let batch = Batch::of_one_behind(&gate, &stack).await;
+    let container = batch.jobs[0].1.clone();
+    wait_for("the container's start", STEP_TIMEOUT, || {
+        (batch.started() == 1).then_some(())
+    });
+    let claims = || {
+        let files = fs::read_dir(stack.dir.path().join("machine")).unwrap();
+        let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+        names
+            .filter(|name| name.ends_with(container.as_str()))
+            .count()
+    };
+    assert_eq!(claims(), 1);
+    let worker = crunch_run_of(&container).unwrap();
+    stack.dispatcher.kill();
+    stack.api.kill();
+    gate.open();
+    wait_for("the claim to go", STEP_TIMEOUT, || {
+        (claims() == 0).then_some(())
+    });
+    assert!(!is_gone(worker));
+    for program in [&mut stack.api, &mut stack.dispatcher] {
+        program.start();
+    }
+    batch.all_complete_once(&stack).await;
 }
 
 /// libfaketime's offset for processes that read it from this file.

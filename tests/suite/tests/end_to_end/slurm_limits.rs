@@ -115,6 +115,35 @@ async fn a_container_with_the_limit_of_its_partition_runs_there() {
     assert!(checked.contains("account or partition"), "{checked}");
 }
 
+/// The list of partitions is read every five minutes; an older one proves nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_partition_that_is_made_while_the_dispatcher_runs_is_found() {
+    let cluster = Cluster::up(&NODE);
+    let stack = cluster.stack(&["--poll-interval", "1s"]).await;
+    let late = json!({"scheduling_parameters": {"partitions": ["late"]}});
+    let (_, container) = stack.submit("late", "true", late).await;
+    let words = "Slurm has no partition late; its partitions are main";
+    stack.wait_for_log_line(&container, words, STEP_TIMEOUT);
+    cluster.control(&["create", "PartitionName=late", "Nodes=n1", "State=UP"]);
+    let record = stack.end(&container, STEP_TIMEOUT).await;
+    assert_eq!(complete(&record).lock_count, 1);
+}
+
+/// As where slurm.conf says nothing of TmpDisk: each job asks for scratch space in vain.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_check_says_that_no_node_has_scratch_space() {
+    let cluster = Cluster::up(&[&NODE[..], &["-s", "0"]].concat());
+    let stack = cluster.stack(&[]).await;
+    let checked = stack.dispatcher.subcommand(&["check"]).output().unwrap();
+    let checked = String::from_utf8(checked.stdout).unwrap();
+    let found = checked.lines().find(|line| line.contains("scratch space"));
+    assert!(found.unwrap().contains("no node has TmpDisk"), "{checked}");
+    let scratch = json!({"mounts": {"/out": {"kind": "tmp", "capacity": 1 << 30}}});
+    let (_, container) = stack.submit("scratch", "true", scratch).await;
+    stack.wait_for_log_line(&container, "no node has TmpDisk", STEP_TIMEOUT);
+    assert_eq!(stack.container(&container).await.lock_count, 0);
+}
+
 /// Without a warning, and with a command that ignores TERM, Slurm kills crunch-run too.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_that_slurm_ends_at_its_time_limit_is_told_so() {
