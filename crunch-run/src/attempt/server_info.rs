@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use arvados_client::keep::Locator;
 use arvados_client::records::KeepService;
 use arvados_client::{Client, Endpoint, Error};
-use host_state::file::{Durability, create_private_dir, replace_by};
+use host_state::file::{Durability, replace_by};
 use host_state::private_dir;
 use serde::{Deserialize, Serialize};
 
@@ -62,7 +62,7 @@ impl ServerInfo {
     }
 
     fn write(&self, file: &Path) -> io::Result<()> {
-        create_private_dir(file.parent().unwrap_or(file))?;
+        private_dir::create(file.parent().unwrap_or(file))?;
         let partial = file.with_extension(format!("{:08x}", fastrand::u32(..)));
         let text = serde_json::to_vec(self)?;
         replace_by(&partial, file, &text, Durability::Process)

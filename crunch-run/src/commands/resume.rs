@@ -18,6 +18,7 @@ use crate::node::job_dir::JobDir;
 use crate::undelivered::record::UndeliveredRun;
 use crate::undelivered::resume::{ResumeRequest, resume};
 use crunch_contract::ExitCode;
+use host_state::private_dir;
 
 const EXIT_STATUS: &str = "\
 Exit status:
@@ -59,6 +60,8 @@ pub fn run(flags: &Flags) -> anyhow::Result<ExitCode> {
         "{path} does not belong to the user who runs this command: run it as user {}",
         facts.uid()
     );
+    // What others put there may be a record with files of this user as its output.
+    private_dir::check(&flags.dir.canonicalize()?)?;
     let dir = JobDir::open(&flags.dir).with_context(|| format!("{path} cannot be used"))?;
     let run = UndeliveredRun::read(&dir)?;
     let (Some(run), false) = (run, is_delivered(&dir)) else {

@@ -1,21 +1,25 @@
 //! Reports a broken node by a hook or a marker file. Without that, the node would fail one
 //! container after the other.
 
-use std::fs;
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use host_state::private_dir;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
 
 use crate::logs::RunLog;
 
-/// Words, in this order and any case, of errors that mean a broken node.
+/// Words, in this order and any case, of errors that mean a broken node. The last ones are the end
+/// of the error: there the program tells its reason. Names of the request and of its image are in
+/// the middle, and may have any words.
 const SYMPTOMS: [&[&str]; 4] = [
-    &["cannot connect to the docker daemon"],
+    &[
+        "cannot connect to the docker daemon",
+        "is the docker daemon running?",
+    ],
     &[
         "oci runtime error",
         "container init",
@@ -31,12 +35,25 @@ const HOOK_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum number of bytes kept of the hook's stdout, and of its stderr.
 const MAX_HOOK_OUTPUT_BYTES: u64 = 8 << 10;
 
+/// What programs write after the reason: Rust's number of an error, Docker's class of it, quotes.
+const AFTER_THE_REASON: [&str; 3] = ["(os error 28)", ": unknown", "\""];
+
 /// Whether an engine's error says that the node is broken.
 pub fn is_symptom(error: &str) -> bool {
     let error = error.to_lowercase();
+    let mut error = error.trim_end();
+    while let Some(shorter) = AFTER_THE_REASON
+        .iter()
+        .find_map(|end| error.strip_suffix(end))
+    {
+        error = shorter.trim_end();
+    }
     SYMPTOMS.iter().any(|words| {
-        let mut rest = error.as_str();
-        words.iter().all(|word| match rest.split_once(word) {
+        let (last, first) = words.split_last().unwrap_or((&"", &[]));
+        let Some(mut rest) = error.strip_suffix(last) else {
+            return false;
+        };
+        first.iter().all(|word| match rest.split_once(word) {
             Some((_, after)) => {
                 rest = after;
                 true
@@ -119,21 +136,10 @@ async fn read_beginning(from: Option<impl AsyncRead + Unpin>) -> io::Result<Vec<
     Ok(words)
 }
 
-/// Writes the marker file. The default directory is writable for everyone, so links are not
-/// followed.
+/// Writes the marker file. The default directory is writable for everyone.
 fn write_marker(path: &Path, reason: &str, run_log: &RunLog) {
     let shown = path.display();
-    let write = || -> io::Result<()> {
-        let mut file = fs::OpenOptions::new()
-            .create(true)
-            .truncate(true)
-            .write(true)
-            .mode(0o644)
-            .custom_flags(libc::O_NOFOLLOW)
-            .open(path)?;
-        writeln!(file, "{reason}")
-    };
-    run_log.write(match write() {
+    run_log.write(match private_dir::write(path, format!("{reason}\n").as_bytes()) {
         Ok(()) => format!(
             "Wrote {shown} to mark this node as broken; remove the file when the node is repaired"
         ),
@@ -143,6 +149,8 @@ fn write_marker(path: &Path, reason: &str, run_log: &RunLog) {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use arvados_client::ContainerUuid;
     use tokio::io::AsyncWriteExt;
@@ -161,7 +169,21 @@ mod tests {
             ),
             ("grpc: the connection is unavailable", true),
             ("write /tmp/x: No space left on device (os error 28)", true),
+            ("rename a: no space left on device: unknown", true),
             ("oci runtime error: exec: no such file or directory", false),
+            // Names of files in an image, and of mounts.
+            (
+                "openat2 `grpc: the connection is unavailable`: invalid cross-device link",
+                false,
+            ),
+            (
+                "no rootfs: EINVAL (mounts at /no space left on device, /out)",
+                false,
+            ),
+            (
+                "/Cannot connect to the Docker daemon. Is the docker daemon running?/x: no file",
+                false,
+            ),
             (
                 "to rootfs: mounting in another order: oci runtime error",
                 false,

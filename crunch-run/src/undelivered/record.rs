@@ -4,13 +4,13 @@
 //! process gives up or is killed.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io;
 use std::path::PathBuf;
 
 use arvados_client::records::{ContainerState, RuntimeStatus};
 use arvados_client::{ContainerUuid, Endpoint, Pdh, TokenUuid};
-use host_state::file::{Durability, if_present, replace};
+use host_state::file::{Durability, replace};
+use host_state::private_dir;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -104,7 +104,7 @@ impl UndeliveredRun {
     /// Reads the record; `None` if there is none.
     pub fn read(dir: &JobDir) -> Result<Option<Self>, RecordError> {
         let path = dir.undelivered();
-        let text = match if_present(fs::read(&path)) {
+        let text = match private_dir::read(&path) {
             Ok(Some(text)) => text,
             Ok(None) => return Ok(None),
             Err(source) => return Err(RecordError::Read { path, source }),

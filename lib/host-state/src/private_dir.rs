@@ -5,7 +5,7 @@
 //! followed. An error names who owns what is in the way.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -60,9 +60,15 @@ pub fn open(path: &Path) -> io::Result<Option<File>> {
     let Some(file) = if_present(options.open(path))? else {
         return Ok(None);
     };
+    check_file(path, &file)?;
+    Ok(Some(file))
+}
+
+/// Checks that this open file is one of this user that nobody else may write to.
+pub fn check_file(path: &Path, file: &File) -> io::Result<()> {
     let found = file.metadata()?;
     match found.is_file() {
-        true => check_owner(path, &found).map(|()| Some(file)),
+        true => check_owner(path, &found),
         false => Err(refused(path, "is no file".into())),
     }
 }
@@ -75,6 +81,17 @@ pub fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
     let mut content = Vec::new();
     file.read_to_end(&mut content)?;
     Ok(Some(content))
+}
+
+/// Writes a file of this user that all may read.
+pub fn write(path: &Path, content: &[u8]) -> io::Result<()> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let mut options = OpenOptions::new();
+    let options = options.write(true).create(true).truncate(false).mode(0o644);
+    let mut file = options.custom_flags(flags.bits() as i32).open(path)?;
+    check_file(path, &file)?;
+    file.set_len(0)?;
+    file.write_all(content)
 }
 
 fn names(base: &Path) -> impl Iterator<Item = PathBuf> {
@@ -95,7 +112,9 @@ fn check_owner(path: &Path, found: &fs::Metadata) -> io::Result<()> {
         0 => Ok(()),
         _ => Err(refused(
             path,
-            format!("can be written to by others (mode {mode:o}): chmod go-w"),
+            format!(
+                "can be written to by others (mode {mode:o}): remove it, since what is there may be theirs, and let it be made anew"
+            ),
         )),
     }
 }
@@ -169,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_another_is_not_read() {
+    fn a_file_of_another_is_neither_read_nor_written() {
         let dir = tempfile::tempdir().unwrap();
         for how in [
             "absent",
@@ -187,6 +206,11 @@ mod tests {
                 "absent" => assert_eq!(content.unwrap(), None),
                 "file" => assert_eq!(content.unwrap(), Some(b"x".to_vec())),
                 _ => assert!(content.is_err(), "{how}"),
+            }
+            let written = write(&path, b"new");
+            assert_eq!(written.is_ok(), ["absent", "file"].contains(&how), "{how}");
+            if written.is_ok() {
+                assert_eq!(read(&path).unwrap(), Some(b"new".to_vec()), "{how}");
             }
         }
     }

@@ -134,6 +134,27 @@ pub async fn files_of_an_image_that_are_none_hold_up_nobody(lab: &Lab) {
     }
 }
 
+/// Files that C libraries read where somebody asks them for users, hosts or the time. Before the
+/// container's command nobody does: a module that such a file names would run as this program.
+pub async fn no_library_of_the_image_is_asked_before_its_command_runs(lab: &Lab) {
+    let files = [
+        "nsswitch.conf",
+        "ld.so.cache",
+        "ld.so.preload",
+        "host.conf",
+        "localtime",
+    ];
+    let top = layer(|tar| {
+        for name in files {
+            entry(tar, &format!("etc/{name}"), EntryType::Fifo, |_| {});
+        }
+    });
+    let (archive, id) = archive(&[busybox_layer(), top], json!({"Env": ["PATH=/bin"]}));
+    let image = lab.image_of(&archive, &id).await;
+    let ended = lab.run(&["true"], json!({"container_image": image})).await;
+    assert_eq!(ended.record.exit_code, Some(0), "{:?}", ended.record);
+}
+
 /// Removes the image, which is much larger than all other files of these tests.
 fn remove_large_files(dir: &Path) -> usize {
     let mut removed = 0;

@@ -92,6 +92,7 @@ macro_rules! core {
                 an_image_is_fetched_only_once,
                 an_image_on_the_node_is_for_those_who_have_its_content,
                 files_of_an_image_that_are_none_hold_up_nobody,
+                no_library_of_the_image_is_asked_before_its_command_runs,
                 what_is_mounted_on_a_link_that_leads_nowhere_is_there,
                 a_mount_that_the_image_has_no_place_for_is_refused_by_its_name,
             ];

@@ -235,6 +235,17 @@ async fn results_left_behind_are_delivered_later_and_once() {
         .unwrap();
     assert_eq!(String::from_utf8_lossy(&kept.stdout), "");
 
+    for (path, open, private) in [(&note, 0o666, 0o600), (&job.dir, 0o777, 0o700)] {
+        fs::set_permissions(path, fs::Permissions::from_mode(open)).unwrap();
+        let finished = resume(&job.dir).await;
+        assert_eq!(finished.code, 78, "{}", finished.output);
+        let words = format!(
+            "{} is not used: it can be written to by others",
+            path.display()
+        );
+        assert!(finished.output.contains(&words), "{}", finished.output);
+        fs::set_permissions(path, fs::Permissions::from_mode(private)).unwrap();
+    }
     let finished = resume(&job.dir).await;
     assert_eq!(
         finished.code, 77,

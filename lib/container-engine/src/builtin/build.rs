@@ -45,8 +45,10 @@ pub fn build(
         hostname: &sandbox.hostname,
         arguments: &sandbox.arguments,
         // The launcher passes the real environment to the command, and enters the working directory
-        // to report its errors. A copy here would be unused.
-        environment: &[],
+        // to report its errors. A copy here would be unused. Without HOME, libcontainer would ask
+        // the C library for it inside the container, which then runs modules of the image
+        // (nsswitch.conf) before the filter of system calls is there.
+        environment: &["HOME=/".to_owned()],
         cwd: "/",
         identity: &sandbox.identity,
         binds: &sandbox.binds,
@@ -104,10 +106,10 @@ pub fn build(
         // The launcher's report is more precise than libcontainer's error.
         Err(error) => Err(read_report(&report).unwrap_or_else(|| {
             StartError::runtime(format!(
-                "{} (root file system {} with mounts at {})",
-                with_causes(&error),
+                "in the root file system {} with mounts at {}: {}",
                 sandbox.root.display(),
-                mount_points::list(&sandbox.binds)
+                mount_points::list(&sandbox.binds),
+                with_causes(&error)
             ))
         })),
     }

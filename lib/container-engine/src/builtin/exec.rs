@@ -204,7 +204,8 @@ fn explain(error: &io::Error, program: &Path) -> StartError {
                 .unwrap_or_else(|| "it names".to_owned()),
             resolved,
         },
-        Some(Errno::NOEXEC) => StartError::BadFormat { resolved },
+        // LOOP: a script that is its own interpreter.
+        Some(Errno::NOEXEC | Errno::LOOP) => StartError::BadFormat { resolved },
         Some(Errno::TOOBIG) => StartError::ArgumentsTooLong { resolved },
         _ => StartError::runtime(format!("{resolved} cannot be executed: {error}")),
     }

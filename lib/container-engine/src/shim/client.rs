@@ -52,12 +52,15 @@ struct ShimState {
 #[derive(Debug, Clone)]
 struct CreatedEvent {
     pid: u32,
-    group: Option<Cgroup>,
+    has_group: bool,
     users: ContainerUsers,
 }
 
 pub struct ShimContainer {
     name: String,
+    /// Where its control group is, if the shim makes one. What is killed there is never taken from
+    /// the shim's words: it is a relative of processes of the image.
+    group: Cgroup,
     runtime: Runtime,
     state: watch::Receiver<ShimState>,
     requests: AsyncMutex<OwnedWriteHalf>,
@@ -100,6 +103,7 @@ impl ShimContainer {
     pub async fn create(
         program: &ReadOnlyProgram,
         spec: CreateSpec,
+        group: Cgroup,
         stdio: Stdio,
         write_state_file: impl FnOnce(u32) -> Result<(), EngineError>,
     ) -> Result<Self, EngineError> {
@@ -135,6 +139,7 @@ impl ShimContainer {
         tokio::spawn(receive_events(reading, updates));
         let container = Self {
             name,
+            group,
             runtime,
             state,
             requests: AsyncMutex::new(writing),
@@ -212,7 +217,8 @@ impl ShimContainer {
 
     /// Kills and removes the control group of a container whose shim was killed.
     async fn kill_cgroup(&self, state: &ShimState) {
-        if let Some(group) = state.created.as_ref().and_then(|made| made.group.clone()) {
+        if state.created.as_ref().is_some_and(|made| made.has_group) {
+            let group = self.group.clone();
             let ended = tokio::task::spawn_blocking(move || {
                 group
                     .kill(KILL_TIMEOUT)
@@ -276,8 +282,16 @@ async fn receive_events(reading: OwnedReadHalf, updates: watch::Sender<ShimState
         };
         match event {
             Ok(event) => updates.send_modify(|state| match event {
-                Event::Created { pid, group, users } => {
-                    state.created = Some(CreatedEvent { pid, group, users });
+                Event::Created {
+                    pid,
+                    has_group,
+                    users,
+                } => {
+                    state.created = Some(CreatedEvent {
+                        pid,
+                        has_group,
+                        users,
+                    });
                 }
                 Event::Failed(error) => state.failed = Some(error),
                 Event::Started => state.started = true,
@@ -315,7 +329,8 @@ impl Container for ShimContainer {
     }
 
     fn cgroup(&self) -> Option<Cgroup> {
-        self.state.borrow().created.as_ref()?.group.clone()
+        let has_group = self.state.borrow().created.as_ref()?.has_group;
+        has_group.then(|| self.group.clone())
     }
 
     fn users(&self) -> Option<ContainerUsers> {

@@ -140,6 +140,7 @@ impl<R: ShimRuntime> ShimEngine<R> {
             true => layout.container_group(&cgroup_name),
             false => Cgroup::default(),
         };
+        let own_group = group.clone();
         let dirs = vec![dir.clone(), spare_dir.clone()];
         let path = state_path.clone();
         let write_state_file = move |shim| {
@@ -174,8 +175,14 @@ impl<R: ShimRuntime> ShimEngine<R> {
             state_file: state_path,
         };
         let program = self.read_only_program(scratch).await?;
-        let container =
-            ShimContainer::create(&program, create_spec, spec.stdio, write_state_file).await?;
+        let container = ShimContainer::create(
+            &program,
+            create_spec,
+            own_group,
+            spec.stdio,
+            write_state_file,
+        )
+        .await?;
         Ok(Arc::new(container))
     }
 

@@ -80,6 +80,13 @@ fn make_one(root: &Root, target: &Path, missing: Missing) -> Result<(), StartErr
             continue;
         }
         let place = done.join(&part);
+        if let Some(link) = &last_link
+            && missing != Missing::Leave
+            && is_of_the_kernel(&place)
+            && !(place == Path::new("/dev") && ahead.front().is_some_and(|next| next == "shm"))
+        {
+            return Err(bad(link, "is a link into the file systems of the kernel"));
+        }
         let must_be_dir = needs_dir || !ahead.is_empty();
         let found = match root.resolve_nofollow(&place) {
             Ok(found) => file_type(&found),
@@ -127,7 +134,17 @@ fn make_one(root: &Root, target: &Path, missing: Missing) -> Result<(), StartErr
             _ => done = place,
         }
     }
-    Ok(())
+    match last_link {
+        Some(link) if missing != Missing::Leave && done == Path::new("/") => {
+            Err(bad(&link, "is a link to the root"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether nothing of an image can be at this place: it would be some process's files, or devices.
+fn is_of_the_kernel(place: &Path) -> bool {
+    SYSTEM.iter().any(|dir| place.starts_with(dir)) && !place.starts_with("/dev/shm")
 }
 
 /// The names in a path, without those that change nothing.
@@ -200,6 +217,12 @@ mod tests {
             ("out", "/file", "/out/deep", Err("/file")),
             ("out", "/file", "/out", Err("/file")),
             ("out", "out", "/out", Err("/out")),
+            ("out", "/proc/self/cwd", "/out", Err("/out")),
+            ("out", "dir/../sys", "/out/deep", Err("/out")),
+            ("out", "/dev", "/out", Err("/out")),
+            ("out", "/dev/shm/out", "/out", Ok("dev/shm/out")),
+            ("out", "/", "/out", Err("/out")),
+            ("out", "dir/..", "/out", Err("/out")),
             ("proc", "/nowhere", "/out", Err("/proc")),
             ("dev", "../../dev2", "/out", Err("/dev")),
             ("sys", "sys", "/out", Err("/sys")),

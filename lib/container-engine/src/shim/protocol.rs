@@ -36,8 +36,8 @@ pub enum Request {
 pub enum Event {
     Created {
         pid: u32,
-        /// `None` where this user may not create control groups.
-        group: Option<cgroup::Cgroup>,
+        /// False where this user may not create control groups.
+        has_group: bool,
         users: ContainerUsers,
     },
     Failed(StartError),

@@ -170,9 +170,13 @@ impl Shim {
             Ok(init) => {
                 let pid = init.pid().as_raw_nonzero().get() as u32;
                 self.init = Some(init);
-                let group = self.created.groups.as_ref().map(|g| g.outside.clone());
+                let has_group = self.created.groups.is_some();
                 let users = self.created.users.clone();
-                self.send(&Event::Created { pid, group, users });
+                self.send(&Event::Created {
+                    pid,
+                    has_group,
+                    users,
+                });
             }
             Err(error) => self.send(&Event::Failed(error)),
         }

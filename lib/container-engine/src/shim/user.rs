@@ -57,7 +57,8 @@ fn resolve(user: &str, passwd: &str, group: &str) -> Result<Identity, StartError
         None => (user, None),
     };
     let user = if user.is_empty() { "0" } else { user };
-    let number: Option<u32> = user.parse().ok();
+    // The kernel takes the last number for none.
+    let number: Option<u32> = user.parse().ok().filter(|number| *number != u32::MAX);
 
     // name:x:uid:gid:comment:home:shell
     let account = passwd
@@ -154,6 +155,12 @@ mod tests {
             ("4242", id(4242, 0, &[0], "/")),
             ("4242:wheel", id(4242, 10, &[10], "/")),
             ("eve", Err(StartError::UnknownUser { user: "eve".into() })),
+            (
+                "4294967295",
+                Err(StartError::UnknownUser {
+                    user: "4294967295".into(),
+                }),
+            ),
             (
                 "ann:nope",
                 Err(StartError::UnknownGroup {

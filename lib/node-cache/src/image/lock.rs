@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use host_state::lock::{acquire_within, open};
+use host_state::private_dir;
 
 /// Timeout of a lock, longer than the largest image needs to be unpacked.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(3600);
@@ -25,6 +26,7 @@ pub fn shared(path: &Path) -> io::Result<File> {
 
 fn lock(path: &Path, try_lock: TryLock, timeout: Duration) -> io::Result<File> {
     let file = open(path)?;
+    private_dir::check_file(path, &file)?;
     match acquire_within(timeout, || try_lock(&file))? {
         true => Ok(file),
         false => Err(io::Error::new(

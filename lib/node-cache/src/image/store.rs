@@ -13,7 +13,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use host_state::file::{create_private_dir, if_present, remove_tree};
+use host_state::file::remove_tree;
 use host_state::{private_dir, trash};
 use serde::{Deserialize, Serialize};
 
@@ -36,14 +36,17 @@ struct Entry {
     layers: Vec<String>,
 }
 
+/// The directories of the cache, those of other modules included.
+const PARTS: [&str; 6] = ["blocks", "images", "layers", "refused", "servers", "work"];
+
 impl ImageStore {
-    /// Creates `dir` if it is missing. It is refused if others may write to it: what is unpacked
-    /// in it is not verified again.
+    /// Creates the cache `dir` if it is missing. It is refused if others may write to it or to what
+    /// is in it: what is unpacked there is not verified again.
     pub fn open(dir: &Path) -> Result<Self, ImageError> {
         private_dir::create(dir).map_err(failed_at(dir))?;
-        for name in ["layers", "images"] {
+        for name in PARTS {
             let path = dir.join(name);
-            create_private_dir(&path).map_err(failed_at(&path))?;
+            private_dir::create(&path).map_err(failed_at(&path))?;
         }
         let dir = dir.canonicalize().map_err(failed_at(dir))?;
         Ok(Self { dir })
@@ -87,7 +90,8 @@ impl ImageStore {
 
     /// The image of a record, if all of it is in the cache.
     fn lookup(&self, record: &Path) -> Result<Option<Image>, ImageError> {
-        let text = if_present(fs::read(record)).map_err(failed_at(record))?;
+        // A record of another user counts as missing, too.
+        let text = private_dir::read(record).unwrap_or_default();
         // An unreadable record counts as missing: the archive has the same information.
         let Some(entry) = text.and_then(|text| serde_json::from_slice::<Entry>(&text).ok()) else {
             return Ok(None);
@@ -207,4 +211,38 @@ fn failed_at(path: &Path) -> impl FnOnce(io::Error) -> ImageError + use<> {
 /// A power cut after the rename must not leave a complete-looking entry with empty files.
 fn sync(dir: &Path) -> io::Result<()> {
     Ok(rustix::fs::syncfs(File::open(dir)?)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    /// As in a cache that others could once write to.
+    #[test]
+    fn a_part_of_the_cache_that_is_not_private_is_refused() {
+        for part in PARTS {
+            for how in ["0777", "link", "file"] {
+                let dir = tempfile::tempdir().unwrap();
+                let (cache, precious) = (dir.path().join("cache"), dir.path().join("precious"));
+                ImageStore::open(&cache).unwrap();
+                ImageStore::open(&cache).unwrap();
+                let path = cache.join(part);
+                fs::remove_dir(&path).unwrap();
+                fs::create_dir(&precious).unwrap();
+                match how {
+                    "0777" => {
+                        fs::create_dir(&path).unwrap();
+                        fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).unwrap();
+                    }
+                    "link" => symlink(&precious, &path).unwrap(),
+                    _ => fs::write(&path, "").unwrap(),
+                }
+                let error = ImageStore::open(&cache).unwrap_err().to_string();
+                let words = format!("{} is not used", path.display());
+                assert!(error.contains(&words), "{part} {how}: {error}");
+            }
+        }
+    }
 }

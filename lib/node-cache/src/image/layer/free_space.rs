@@ -61,12 +61,12 @@ impl FreeSpaceGuard {
             100 / RESERVED_DIVISOR
         );
         let full = |what: &str| {
-            let text = format!("{what}: {numbers}");
+            let text = format!("{numbers}: {what}");
             EntryError::Write(io::Error::new(io::ErrorKind::StorageFull, text))
         };
         Err(match Cause::of(size, free_at_start, total) {
             Cause::Image => EntryError::Refused(format!("is too large for this node: {numbers}")),
-            // The words by which full nodes are detected.
+            // The words by which full nodes are detected, where programs tell their reason.
             Cause::FullNode => full("No space left on device"),
             Cause::Unknown => full("not enough free space"),
         })
