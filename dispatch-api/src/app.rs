@@ -1,6 +1,6 @@
 //! Shared state of the running server: configuration, storage, limits and the stop signal.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -39,6 +39,8 @@ pub struct App {
     pub metrics: Metrics,
     /// `host:port` for clients that sent no `Host` header.
     pub address: String,
+    /// The discovery document, made when it is asked for first.
+    pub discovery: OnceLock<String>,
     pub limits: Limits,
     /// Held while the files of a collection are replaced. A small request can name large manifests,
     /// so the memory for them is taken once, not for each request.

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -254,6 +254,7 @@ fn open_app(
         tunnels: TunnelRegistry::new(options.max_gateway_tunnels),
         metrics: Metrics::default(),
         address: loopback_if_unspecified(address).to_string(),
+        discovery: OnceLock::new(),
         limits: Limits::new(max_connections, options.max_request_memory),
         transfer_timeout: options.transfer_timeout,
         access_log,

@@ -41,7 +41,7 @@ pub fn parse_entry(attributes: &Map<String, Value>) -> Result<Record> {
         attributes.remove(assigned);
     }
     let mut entry = patch::apply(&LOGS, &Record::new(), &attributes, &[])?;
-    if Value::Object(entry.0.clone()).to_string().len() > MAX_ENTRY_BYTES {
+    if Value::Object(entry.clone().into_object()).to_string().len() > MAX_ENTRY_BYTES {
         return Err(ApiError::invalid(format!(
             "The log entry is larger than {MAX_ENTRY_BYTES} bytes"
         )));

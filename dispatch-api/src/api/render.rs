@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::call::Reply;
 use crate::record::Record;
+use crate::record::field::Field;
 use crate::schema::{Attr, Resource};
 
 /// The reply with one record. With `select`, it has exactly the selected attributes.
@@ -66,10 +67,11 @@ fn take_attributes(
 ) -> Map<String, Value> {
     wanted
         .map(|attr| {
-            record
-                .0
-                .remove_entry(attr.name)
-                .unwrap_or_else(|| (attr.name.to_owned(), Value::Null))
+            let taken = record.0.remove(attr.name);
+            (
+                attr.name.to_owned(),
+                taken.map_or(Value::Null, Field::into_value),
+            )
         })
         .collect()
 }

@@ -162,7 +162,10 @@ mod tests {
 
         fn create(&self, resource: &'static Resource, attributes: Value) -> Record {
             let attributes = attributes.as_object().unwrap().clone();
-            self.write(|tx| tx.create(resource, &tx.system, Record(attributes)).unwrap())
+            self.write(|tx| {
+                tx.create(resource, &tx.system, attributes.into_iter().collect())
+                    .unwrap()
+            })
         }
 
         /// Requests with this attribute.

@@ -34,6 +34,9 @@ pub fn give(tx: &Tx<'_>, caller: &Caller, request: &mut Record) -> Result<()> {
 
 /// Keeps the number of a request that a client changes.
 pub fn keep(tx: &Tx<'_>, old: &Record, new: &mut Record) {
+    if old.0.get("properties") == new.0.get("properties") {
+        return;
+    }
     let before = old.get("properties");
     let number = before.get(NUMBER).cloned().zip(before.get(USER).cloned());
     set(tx, new, |name| [NUMBER, USER].contains(&name), number);

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use crate::error::{ApiError, Result};
 use crate::json_text;
 use crate::record::Record;
+use crate::record::field::Field;
 use crate::schema::{Attr, AttrType, Resource};
 
 /// The column list of a resource, in the order that [`read_row`] expects.
@@ -21,31 +22,35 @@ fn read_row(row: &Row<'_>, attrs: &[&Attr]) -> Result<Record> {
         .iter()
         .enumerate()
         .map(|(index, attr)| {
-            let value = from_sql(attr, row.get_ref(index)?)?;
-            Ok((attr.name.to_owned(), value))
+            let field = from_sql(attr, row.get_ref(index)?)?;
+            Ok((attr.name.to_owned(), field))
         })
         .collect()
 }
 
-fn from_sql(attr: &Attr, stored: ValueRef<'_>) -> Result<Value> {
+fn from_sql(attr: &Attr, stored: ValueRef<'_>) -> Result<Field> {
     let unreadable = |why: String| ApiError::BadRecord(format!("{}: {why}", attr.name));
-    Ok(match (attr.kind, stored) {
+    let utf8 = |text| str::from_utf8(text).map_err(|e| unreadable(e.to_string()));
+    let value = match (attr.kind, stored) {
         (_, ValueRef::Null) => Value::Null,
         (AttrType::Bool, ValueRef::Integer(number)) => json!(number != 0),
         (AttrType::Float, ValueRef::Integer(number)) => json!(number as f64),
         (_, ValueRef::Integer(number)) => json!(number),
         (_, ValueRef::Real(number)) => json!(number),
         (AttrType::Object | AttrType::Array, ValueRef::Text(text)) => {
-            serde_json::from_slice(text).map_err(|e| unreadable(e.to_string()))?
+            return Field::from_json(utf8(text)?).map_err(|e| unreadable(e.to_string()));
         }
-        (_, ValueRef::Text(text)) => {
-            json!(std::str::from_utf8(text).map_err(|e| unreadable(e.to_string()))?)
-        }
+        (_, ValueRef::Text(text)) => json!(utf8(text)?),
         (_, ValueRef::Blob(_)) => return Err(unreadable("unexpected binary value".into())),
-    })
+    };
+    Ok(value.into())
 }
 
-fn to_sql(attr: &Attr, value: &Value) -> SqlValue {
+fn to_sql(attr: &Attr, record: &Record) -> SqlValue {
+    if let Some(text) = record.0.get(attr.name).and_then(Field::long_json) {
+        return SqlValue::Text(text.to_owned());
+    }
+    let value = record.get(attr.name);
     // `Display` takes four times as long.
     let json = |value: &Value| {
         SqlValue::Text(serde_json::to_string(value).unwrap_or_else(|_| value.to_string()))
@@ -176,7 +181,7 @@ pub fn insert(connection: &Connection, resource: &Resource, mut record: Record) 
         resource.table,
         columns(&given)
     );
-    let values = given.iter().map(|attr| to_sql(attr, record.get(attr.name)));
+    let values = given.iter().map(|attr| to_sql(attr, &record));
     connection
         .prepare_cached(&sql)?
         .execute(params_from_iter(values))
@@ -223,7 +228,7 @@ pub fn update(
     );
     let values = changed
         .iter()
-        .map(|attr| to_sql(attr, new.get(attr.name)))
+        .map(|attr| to_sql(attr, &new))
         .chain([SqlValue::Text(old.uuid().to_owned())]);
     connection
         .prepare_cached(&sql)?

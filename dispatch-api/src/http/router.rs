@@ -202,7 +202,7 @@ fn route_buffered(app: &Arc<App>, buffered: &BufferedRequest, body: &Bytes) -> R
     let host = params::client_facing_host(&buffered.headers, &app.address);
     match path {
         DISCOVERY_PATH => {
-            let mut response = json_response(&api::discovery::document(app, &host));
+            let mut response = json_text_response(api::discovery::text(app, &host));
             if emulate.is_arvados() {
                 dialect::date_of_cache(&mut response);
             }

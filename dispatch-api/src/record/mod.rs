@@ -1,17 +1,21 @@
 //! One row of any table as a JSON object, including hidden columns.
 
+pub mod field;
 pub mod patch;
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use data_encoding::HEXLOWER;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
+use field::Field;
+
 /// A record keyed by attribute name. `Debug` prints only the uuid, because attributes may be
 /// secrets.
 #[derive(Clone, Default, PartialEq)]
-pub struct Record(pub Map<String, Value>);
+pub struct Record(pub BTreeMap<String, Field>);
 
 impl fmt::Debug for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -25,7 +29,7 @@ impl Record {
     }
 
     pub fn get(&self, name: &str) -> &Value {
-        self.0.get(name).unwrap_or(&Value::Null)
+        self.0.get(name).map_or(&Value::Null, Field::value)
     }
 
     /// A text attribute; null reads as the empty text.
@@ -61,6 +65,7 @@ impl Record {
     }
 
     pub fn set(&mut self, name: &str, value: impl Into<Value>) -> &mut Self {
+        let value: Value = value.into();
         self.0.insert(name.to_owned(), value.into());
         self
     }
@@ -70,20 +75,32 @@ impl Record {
         self
     }
 
+    /// All attributes.
+    pub fn into_object(self) -> Map<String, Value> {
+        let fields = self.0.into_iter();
+        fields
+            .map(|(name, field)| (name, field.into_value()))
+            .collect()
+    }
+
     /// Names of the attributes whose values differ in a later version of this record.
     pub fn changed_attributes<'a>(&'a self, later: &'a Record) -> Vec<&'a str> {
         later
             .0
             .iter()
-            .filter(|(name, value)| self.get(name) != *value)
+            .filter(|(name, field)| match self.0.get(*name) {
+                Some(own) => own != *field,
+                None => !field.value().is_null(),
+            })
             .map(|(name, _)| name.as_str())
             .collect()
     }
 }
 
-impl FromIterator<(String, Value)> for Record {
-    fn from_iter<I: IntoIterator<Item = (String, Value)>>(pairs: I) -> Self {
-        Record(pairs.into_iter().collect())
+impl<F: Into<Field>> FromIterator<(String, F)> for Record {
+    fn from_iter<I: IntoIterator<Item = (String, F)>>(pairs: I) -> Self {
+        let fields = pairs.into_iter().map(|(name, field)| (name, field.into()));
+        Record(fields.collect())
     }
 }
 

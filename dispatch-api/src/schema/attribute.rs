@@ -87,6 +87,16 @@ impl Attr {
         self
     }
 
+    /// Maximum number of JSON values in what is read with every request of a user, or searched.
+    /// Mounts have no limit of their own: a workflow and its inputs are in them.
+    fn max_values(&self) -> Option<usize> {
+        match self.name {
+            "scopes" | "runtime_auth_scopes" => Some(1000),
+            "prefs" | "properties" | "output_properties" => Some(10_000),
+            _ => None,
+        }
+    }
+
     /// Converts a client's value to its stored form.
     pub fn coerce(&self, given: &Value) -> Result<Value> {
         // The value may be a secret; the type of what was sent is enough to find the mistake.
@@ -127,6 +137,14 @@ impl Attr {
                 json!(clock::normalise(text).ok_or_else(invalid)?)
             }
             (AttrType::Object, Value::Object(_)) | (AttrType::Array, Value::Array(_)) => {
+                let most = self.max_values();
+                if most.is_some_and(|most| count_values(given, most) > most) {
+                    return Err(ApiError::invalid(format!(
+                        "{} has more than {} values",
+                        humanise(self.name),
+                        most.unwrap_or_default()
+                    )));
+                }
                 given.clone()
             }
             _ => return Err(invalid()),
@@ -168,6 +186,23 @@ fn json_type(value: &Value) -> &'static str {
     }
 }
 
+/// The number of values in a value, counted up to `most` of its own members.
+fn count_values(value: &Value, most: usize) -> usize {
+    let inside: usize = match value {
+        Value::Array(items) => items
+            .iter()
+            .take(most + 1)
+            .map(|v| count_values(v, most))
+            .sum(),
+        Value::Object(members) => {
+            let values = members.values().take(most + 1);
+            values.map(|v| count_values(v, most)).sum()
+        }
+        _ => 0,
+    };
+    inside + 1
+}
+
 #[cfg(test)]
 mod tests {
     use super::AttrType::{Bool, Int, Object, Text, Time};
@@ -194,6 +229,27 @@ mod tests {
         for (attr, given, expected) in cases {
             assert_eq!(attr.coerce(&given).ok(), expected, "{attr:?} {given}");
         }
+    }
+
+    #[test]
+    fn properties_have_a_bounded_number_of_values() {
+        let many = |count: usize| json!({"a": vec![json!({}); count - 2]});
+        for (name, count, is_taken) in [
+            ("properties", 10_000, true),
+            ("properties", 10_001, false),
+            ("prefs", 10_001, false),
+            ("mounts", 50_000, true),
+        ] {
+            let taken = Object.attr(name).coerce(&many(count));
+            assert_eq!(taken.is_ok(), is_taken, "{name} {count}");
+        }
+        let scopes = vec![json!("GET /"); 1000];
+        assert!(
+            AttrType::Array
+                .attr("scopes")
+                .coerce(&json!(scopes))
+                .is_err()
+        );
     }
 
     #[test]

@@ -76,13 +76,19 @@ pub fn record_change(
 
 /// The properties as JSON: of all attributes, unless they take too many bytes.
 fn properties_text(change: &Change<'_>, names: &[&str]) -> serde_json::Result<String> {
+    let few = || serde_json::to_string(&Properties::of(change, |name| names.contains(&name)));
+    let records = change.old.into_iter().chain(change.new);
+    let mut fields = records.flat_map(|record| record.0.values());
+    if fields.any(|field| field.long_json().is_some()) {
+        return few();
+    }
     let mut text = [0; MAX_PROPERTIES_BYTES];
     let mut free = &mut text[..];
     let all = serde_json::to_writer(&mut free, &Properties::of(change, |_| true));
     let length = MAX_PROPERTIES_BYTES - free.len();
     match all.ok().and_then(|()| str::from_utf8(&text[..length]).ok()) {
         Some(text) => Ok(text.to_owned()),
-        None => serde_json::to_string(&Properties::of(change, |name| names.contains(&name))),
+        None => few(),
     }
 }
 

@@ -393,3 +393,30 @@ async fn each_request_of_a_user_has_the_next_number_for_good() {
     let shared = submit(admin, shared).await.ok();
     assert_eq!(number(&shared), (None, None));
 }
+
+/// It is not even read then.
+#[tokio::test]
+async fn long_json_stays_as_it_is_when_something_else_changes() {
+    let fixture = Fixture::new().await;
+    fixture.image().await;
+    let content = json!(vec![json!({"class": "File", "size": 1.5}); 3000]);
+    let mounts = json!({
+        "/out": {"kind": "tmp", "capacity": 1},
+        "/in": {"kind": "json", "content": content},
+    });
+    let request = fixture.submit(json!({"mounts": mounts})).await;
+    let path = format!("container_requests/{}", request["uuid"].as_str().unwrap());
+    for change in [json!({"priority": 7}), json!({"properties": {"a": "b"}})] {
+        let changed = fixture.admin.put(&path, change.clone()).await.ok();
+        assert_eq!(changed["mounts"]["/in"]["content"], content, "{change}");
+    }
+    let now = fixture.admin.get(&path).await.ok();
+    assert_eq!(now["mounts"]["/in"]["content"], content);
+    assert_eq!(
+        (&now["priority"], &now["properties"]["a"]),
+        (&json!(7), &json!("b"))
+    );
+    let container = format!("containers/{}", now["container_uuid"].as_str().unwrap());
+    let container = fixture.admin.get(&container).await.ok();
+    assert_eq!(container["mounts"]["/in"]["content"], content);
+}

@@ -254,11 +254,15 @@ async fn a_page_of_json_with_very_many_values_ends_early() {
     let fixture = Fixture::new().await;
     fixture.image().await;
     let many = json!({"many": vec![json!({"": 0}); 40_000]});
+    let mounts = json!({
+        "/out": {"kind": "tmp", "capacity": 1},
+        "/in": {"kind": "json", "content": many},
+    });
     for _ in 0..5 {
-        let properties = json!({"properties": many, "use_existing": false});
-        fixture.submit(properties).await;
+        let request = json!({"mounts": mounts, "use_existing": false});
+        fixture.submit(request).await;
     }
-    let page = json!({"select": ["properties"]});
+    let page = json!({"select": ["mounts"]});
     let page = fixture.admin.list("container_requests", page).await.ok();
     let listed = page["items"].as_array().unwrap().len();
     assert!((1..5).contains(&listed), "{listed}");

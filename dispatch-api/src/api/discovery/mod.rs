@@ -17,7 +17,19 @@ use crate::schema::{self, Attr, AttrType, KEEP_SERVICES, Resource, humanise};
 /// The API revision that this server implements.
 const API_REVISION: &str = "20250402";
 
-pub fn document(app: &App, host: &str) -> Value {
+/// Stands for the host of a request.
+const ANY_HOST: &str = "host-of-the-request.invalid";
+
+/// The document for a client that calls this server by the name `host`. It is made once: everybody
+/// may ask for it, without a token.
+pub fn text(app: &App, host: &str) -> String {
+    let of_any = || document(app, ANY_HOST).to_string();
+    let template = app.discovery.get_or_init(of_any);
+    let quoted = json!(host).to_string();
+    template.replace(ANY_HOST, &quoted[1..quoted.len() - 1])
+}
+
+fn document(app: &App, host: &str) -> Value {
     let root = format!("https://{host}/");
     let resources: Vec<&'static Resource> =
         schema::ALL.into_iter().chain([&KEEP_SERVICES]).collect();
