@@ -257,7 +257,8 @@ pub async fn stop(
     let jobs: Vec<&Job> = jobs.collect();
     let one_by_one = async |job: &Job| {
         let uuid = &job.request.uuid;
-        client.update_container_request(uuid, change(job)).await
+        let changed = client.update_container_request(uuid, change(job)).await;
+        changed.map(drop)
     };
     let mut refused = Vec::new();
     // A real Arvados has no call for more than one.
@@ -277,7 +278,7 @@ pub async fn stop(
         };
         for (job, answer) in jobs.iter().zip(answers) {
             match answer {
-                Ok(_) => {}
+                Ok(()) => {}
                 // Or it has ended meanwhile.
                 Err(error) if error.is_refused() => refused.push(job),
                 Err(error) => return Err(error.into()),

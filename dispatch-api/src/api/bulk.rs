@@ -61,6 +61,9 @@ fn create_logs(call: &Call, _: &str) -> Result<Reply> {
     }))
 }
 
+/// What is told of each request that was changed. All of fifty may take hundreds of megabytes.
+const UPDATE_REPLY: [&str; 5] = ["uuid", "state", "priority", "container_uuid", "modified_at"];
+
 /// `POST container_requests/bulk_update`: each item has the uuid and the attributes of a single
 /// request.
 fn update_requests(call: &Call, _: &str) -> Result<Reply> {
@@ -85,8 +88,12 @@ fn update_requests(call: &Call, _: &str) -> Result<Reply> {
         request::update(tx, &caller, &uuid, &attributes, None)
     };
     let updated = write_each(call, wanted, update, || ())?;
+    let shown: Vec<_> = CONTAINER_REQUESTS
+        .public_attrs()
+        .filter(|attr| UPDATE_REPLY.contains(&attr.name))
+        .collect();
     Ok(render_items(updated, |request| {
-        render::record(&CONTAINER_REQUESTS, request, None)
+        render::list_item(&CONTAINER_REQUESTS, request, Some(&shown)).into()
     }))
 }
 

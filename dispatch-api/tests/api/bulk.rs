@@ -185,6 +185,9 @@ async fn each_change_of_a_request_is_judged_by_itself() {
     let answers = update(&fixture.admin, items).await.ok();
     let answers = answers["items"].as_array().unwrap();
     let seen: Vec<_> = answers.iter().map(|a| a["status"].as_u64()).collect();
+    let record = answers[0]["record"].as_object().unwrap();
+    assert_eq!(record["priority"], 0, "{record:?}");
+    assert!(!record.contains_key("mounts"), "{record:?}");
     let refused = Some(422);
     assert_eq!(
         seen,

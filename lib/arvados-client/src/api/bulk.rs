@@ -8,7 +8,7 @@ use super::NewToken;
 use crate::client::{Call, Client};
 use crate::error::{ApiError, Error, StatusCode};
 use crate::ids::ContainerUuid;
-use crate::records::{Authorization, ContainerRequest, Discovery, LockReply};
+use crate::records::{Authorization, Discovery, LockReply};
 use crate::token::Token;
 
 /// A lock to request.
@@ -119,18 +119,16 @@ impl Client {
     /// Creates log entries.
     pub async fn create_logs(&self, new: &[NewLog]) -> Result<Each<()>, Error> {
         let call = bulk_call("logs/bulk_create", json!(new));
-        let made: Each<Value> = self.send_bulk(new.len(), call).await?;
-        Ok(made.into_iter().map(|one| one.map(drop)).collect())
+        let made = self.send_bulk(new.len(), call).await?;
+        Ok(made.into_iter().map(without_record).collect())
     }
 
     /// Changes container requests: each item has the uuid of one and the attributes to change.
-    pub async fn update_container_requests(
-        &self,
-        items: Vec<Value>,
-    ) -> Result<Each<ContainerRequest>, Error> {
+    pub async fn update_container_requests(&self, items: Vec<Value>) -> Result<Each<()>, Error> {
         let requested = items.len();
         let call = bulk_call("container_requests/bulk_update", items.into());
-        self.send_bulk(requested, call.repeatable()).await
+        let changed = self.send_bulk(requested, call.repeatable()).await?;
+        Ok(changed.into_iter().map(without_record).collect())
     }
 
     async fn send_bulk<T: DeserializeOwned>(
@@ -159,6 +157,10 @@ impl Client {
         });
         Ok(each.collect())
     }
+}
+
+fn without_record(one: Result<Value, Error>) -> Result<(), Error> {
+    one.map(drop)
 }
 
 fn bulk_call(path: &str, items: Value) -> Call {

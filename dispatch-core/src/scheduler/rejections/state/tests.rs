@@ -87,6 +87,29 @@ fn a_container_that_was_locked_before_is_tested_before_it_is_locked_again() {
     );
 }
 
+/// By this, Slurm gets the first job of an account without a nice value.
+#[test]
+fn a_class_has_jobs_from_the_first_submission_to_the_last_end() {
+    let now = Instant::now();
+    let (container, needs) = (ContainerUuid::generate("zzzzz"), gpus(1));
+    let other = ResourceRequest {
+        preemptible: true,
+        ..gpus(1)
+    };
+    let mut state = RejectionState::default();
+    let has_jobs = |state: &RejectionState| {
+        [&needs, &other].map(|needs| state.has_jobs(&ChargeClass::of(needs)))
+    };
+    assert_eq!(has_jobs(&state), [false, false]);
+    state.accepted(&container, &needs, now);
+    assert_eq!(has_jobs(&state), [true, false]);
+    let later = now + Duration::from_secs(1);
+    state.listed(later, &HashSet::from([&container]));
+    assert_eq!(has_jobs(&state), [true, false]);
+    state.listed(later, &HashSet::new());
+    assert_eq!(has_jobs(&state), [false, false]);
+}
+
 #[test]
 fn a_rejected_class_is_held_back() {
     let now = Instant::now();
