@@ -113,7 +113,7 @@ fn check_owner(path: &Path, found: &fs::Metadata) -> io::Result<()> {
         _ => Err(refused(
             path,
             format!(
-                "can be written to by others (mode {mode:o}): remove it, since what is there may be theirs, and let it be made anew"
+                "can be written to by others (mode {mode:o}), so what is there may be theirs: move it away; or chmod go-w, if only you could write there so far"
             ),
         )),
     }
