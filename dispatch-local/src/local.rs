@@ -71,8 +71,7 @@ pub struct State {
     pub(crate) jobs: BTreeMap<ContainerUuid, TrackedJob>,
     /// Containers that this process is starting right now.
     pub(crate) starting: BTreeSet<ContainerUuid>,
-    /// Containers that were locked and then found their room taken by another dispatcher, and what
-    /// they wait for.
+    /// Containers that were locked and then found their room taken, and what they wait for.
     pub(crate) without_room: BTreeMap<ContainerUuid, String>,
     /// The last scan of the job directories, until upkeep acts on it.
     pub(crate) last_scan: Option<Scan>,

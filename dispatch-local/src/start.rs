@@ -23,10 +23,10 @@ use crate::resources::ResourceVector;
 
 /// Why nothing could be reserved for a job.
 enum NoRoom {
-    /// Another dispatcher of this machine was faster. The container keeps its lock and goes on
+    /// Another job was faster, or has not ended yet. The container keeps its lock and goes on
     /// waiting: locks are few.
-    Others(String),
-    Here(String),
+    Now(String),
+    Ever(String),
 }
 
 impl Shared {
@@ -54,12 +54,12 @@ impl Shared {
         }
         let record = match self.reserve(&order, load).await {
             Ok(record) => record,
-            Err(NoRoom::Others(reason)) => {
+            Err(NoRoom::Now(reason)) => {
                 let mut state = self.state.lock();
                 state.without_room.insert(container.clone(), reason);
                 return Err(SchedulerError::NotTried { container });
             }
-            Err(NoRoom::Here(detail)) => return Err(refused(detail)),
+            Err(NoRoom::Ever(detail)) => return Err(refused(detail)),
         };
         let started = self.try_start(&dir, &record, &order).await;
         let mut state = self.state.lock();
@@ -116,7 +116,7 @@ impl Shared {
                     lock
                 });
                 let locked = locking.await;
-                locked.map_err(|error| NoRoom::Here(error.to_string()))?
+                locked.map_err(|error| NoRoom::Ever(error.to_string()))?
             }
         };
         let container = &order.container;
@@ -136,12 +136,16 @@ impl Shared {
                     .map(|kind| kind.describe(load.get(*kind)))
                     .collect();
                 let kinds = kinds.join(" and ");
-                let alone = Reservation::allocate(&state.machine, reservations.iter(), load);
-                match alone {
-                    Ok(_) => NoRoom::Others(format!(
-                        "waits for {kinds}, which a job of others on this machine took first"
-                    )),
-                    Err(_) => NoRoom::Here(format!("not enough is free for {kinds} now")),
+                let would_fit = |beside: &[Reservation]| {
+                    Reservation::allocate(&state.machine, beside.iter(), load).is_ok()
+                };
+                let waits = |holder| NoRoom::Now(format!("waits for {kinds}, which {holder}"));
+                if would_fit(&reservations) {
+                    waits("a job of others on this machine took first")
+                } else if would_fit(&[]) {
+                    waits("a job that is ending here still holds")
+                } else {
+                    NoRoom::Ever(format!("this machine does not have {kinds}"))
                 }
             })?;
         let record = JobRecord {

@@ -11,6 +11,8 @@ use super::*;
 use crate::crunch_run::CrunchRun;
 use crate::machine::ResourceCaps;
 use crate::machine_claims::MachineClaims;
+use crate::job_dir::JobRecord;
+use crate::local::{State, TrackedJob};
 use crate::reservation::Reservation;
 
 fn local(dir: &Path, claims: MachineClaims) -> Local {
@@ -95,9 +97,8 @@ async fn who_finds_its_room_taken_waits_and_says_for_what() {
         ..ResourceRequest::default()
     };
     let container = ContainerUuid::generate("zzzzz");
-    theirs.publish(&ContainerUuid::generate("zzzzz"), &all, std::process::id());
-    let answers = local
-        .submit(vec![SubmitRequest {
+    let submit = async |needs: &ResourceRequest| {
+        let order = SubmitRequest {
             container: container.clone(),
             attempt: TokenUuid::generate("zzzzz"),
             credentials: Credentials {
@@ -107,26 +108,63 @@ async fn who_finds_its_room_taken_waits_and_says_for_what() {
             needs: needs.clone(),
             avoid: Vec::new(),
             owner: None,
-        }])
-        .await;
-    assert!(
-        matches!(answers[..], [Err(SchedulerError::NotTried { .. })]),
-        "{answers:?}"
-    );
-    let expected = PendingReason {
-        outlook: PendingOutlook::Transient,
-        text: "waits for 1 CPU, which a job of others on this machine took first".to_owned(),
+        };
+        local.submit(vec![order]).await.remove(0).unwrap_err()
     };
-    let reasons = BTreeMap::from([(container.clone(), expected)]);
-    assert_eq!(local.pending_reasons(), reasons);
+    let reasons = |holder: &str| {
+        let expected = PendingReason {
+            outlook: PendingOutlook::Transient,
+            text: format!("waits for 1 CPU, which {holder}"),
+        };
+        BTreeMap::from([(container.clone(), expected)])
+    };
+    let of_theirs = ContainerUuid::generate("zzzzz");
+    theirs.publish(&of_theirs, &all, std::process::id());
+    let answer = submit(&needs).await;
+    assert!(
+        matches!(answer, SchedulerError::NotTried { .. }),
+        "{answer}"
+    );
+    let others = reasons("a job of others on this machine took first");
+    assert_eq!(local.pending_reasons(), others);
+
+    // A container of ours is final, but its crunch-run has not ended.
+    let ending = TrackedJob {
+        record: Some(JobRecord {
+            attempt: TokenUuid::generate("zzzzz"),
+            reservation: all,
+            limit: None,
+            submitted_at: 0,
+        }),
+        worker: None,
+        started: None,
+    };
+    let of_ours = ContainerUuid::generate("zzzzz");
+    let jobs = |state: &mut State| state.jobs.insert(of_ours.clone(), ending);
+    jobs(&mut local.shared.state.lock());
+    let answer = submit(&needs).await;
+    assert!(
+        matches!(answer, SchedulerError::NotTried { .. }),
+        "{answer}"
+    );
+    let ours = reasons("a job that is ending here still holds");
+    assert_eq!(local.pending_reasons(), ours);
+
+    let too_many = ResourceRequest {
+        cpus: u32::MAX,
+        ..ResourceRequest::default()
+    };
+    let answer = submit(&too_many).await;
+    assert!(matches!(answer, SchedulerError::Refused { .. }), "{answer}");
+
     let locked = Candidate {
-        container,
+        container: container.clone(),
         needs,
         was_locked: true,
         runners: Vec::new(),
     };
     local.admit(&[], std::slice::from_ref(&locked));
-    assert_eq!(local.pending_reasons(), reasons);
+    assert_eq!(local.pending_reasons(), ours);
     // It was unlocked, or runs.
     local.admit(&[], &[]);
     assert!(local.pending_reasons().is_empty());
