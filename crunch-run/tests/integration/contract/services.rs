@@ -1,18 +1,24 @@
 //! Docker's daemon and podman's service when they are not there, or not any more.
 
-use std::os::unix::net::UnixListener;
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use arvados_client::records::ContainerState;
 use cgroup::{Layout, Mode};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
+use tar::EntryType;
 
-use crate::contract::daemons::Daemon;
+use crate::contract::daemons::{self, Daemon};
 use crate::contract::engines::Engine;
 use crate::contract::lab::until_counted;
 use crate::contract::limits::processes_named;
+use crate::engine_lab::{archive, busybox_layer};
+use crate::image_lab::{entry, layer};
 use crate::run_lab::{World, can_run, file, finish, lines};
 
 #[tokio::test]
@@ -134,4 +140,59 @@ async fn a_socket_without_a_service_ends_the_attempt_and_not_the_container() {
             assert_eq!(world.record(&job).await.state, ContainerState::Locked);
         }
     }
+}
+
+#[tokio::test]
+async fn a_container_that_is_refused_after_it_was_made_is_removed_by_a_slow_daemon_too() {
+    if !Engine::Docker.can_run() {
+        return;
+    }
+    let world = World::new().await;
+    // Only the daemon can say what this file is: it knows the container's root.
+    let top = layer(|tar| entry(tar, "etc/passwd", EntryType::Fifo, |_| {}));
+    let config = json!({"Env": ["PATH=/bin"], "User": "eve"});
+    let (archive, id) = archive(&[busybox_layer(), top], config);
+    let files: [(&str, &[u8]); 1] = [(&format!("{id}.tar"), &archive)];
+    let image = world.collection(&files).await.to_string();
+    let job = world
+        .lock(&["true"], json!({"container_image": image}))
+        .await;
+    let socket = slow_to_remove(world.dir(), &daemons::docker().socket);
+    let socket = format!("--docker-socket={}", socket.display());
+    let finished = world.run(&job, &["--runtime-engine=docker", &socket]).await;
+    assert_eq!(finished.code, 0, "{}", finished.output);
+    let record = world.record(&job).await;
+    let error = record.runtime_status.error.unwrap_or_default();
+    assert!(error.contains("etc/passwd"), "{error}");
+    let left = Engine::Docker.left_overs(&job.uuid).await;
+    assert_eq!(left, [] as [&str; 0]);
+}
+
+/// A socket of `daemon` that forwards each removal two seconds late.
+fn slow_to_remove(dir: &Path, daemon: &Path) -> PathBuf {
+    let path = dir.join("slow");
+    let (listener, daemon) = (UnixListener::bind(&path).unwrap(), daemon.to_owned());
+    thread::spawn(move || {
+        for client in listener.incoming() {
+            let (client, server) = (client.unwrap(), UnixStream::connect(&daemon).unwrap());
+            let (answers, asker) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+            thread::spawn(move || forward(client, server));
+            thread::spawn(move || forward(answers, asker));
+        }
+    });
+    path
+}
+
+/// Forwards what is read until one side closes.
+fn forward(mut from: UnixStream, mut to: UnixStream) {
+    let mut buffer = vec![0; 1 << 16];
+    while let Ok(count @ 1..) = from.read(&mut buffer) {
+        if buffer.starts_with(b"DELETE ") {
+            thread::sleep(Duration::from_secs(2));
+        }
+        if to.write_all(&buffer[..count]).is_err() {
+            return;
+        }
+    }
+    let _ = to.shutdown(std::net::Shutdown::Write);
 }

@@ -153,8 +153,17 @@ impl DockerEngine {
             })?;
         let container =
             DockerContainer::new(client.clone(), self.flavour, created.id, spec.name, context);
-        container.check_accounts().await?;
-        container.attach(spec.stdio, stdin_is_given).await?;
+        let prepared = async {
+            container.check_accounts().await?;
+            container.attach(spec.stdio, stdin_is_given).await
+        };
+        if let Err(error) = prepared.await {
+            // Not left to a task of `drop`: this program may end before that does.
+            if let Err(why) = container.remove().await {
+                tracing::warn!(error = %why, "a container of the daemon stays on this node");
+            }
+            return Err(error);
+        }
         Ok(Arc::new(container))
     }
 
