@@ -297,13 +297,17 @@ impl Reconciler {
         unsubmitted.map(unlock).map(Task::Unlock).collect()
     }
 
-    /// Whether an attempt still needs to be confirmed by a job listing.
+    /// Whether an attempt still needs to be confirmed by a job listing. A submission under way does,
+    /// too: if the scheduler does not answer, the listing tells how long that lasts.
     pub fn awaiting_confirmation(&self) -> bool {
         let (Some(listing), Some(_)) = (&self.world.listing, &self.world.previous) else {
             return true;
         };
         self.world.attempts.iter().any(|(uuid, attempt)| {
-            let waits = matches!(attempt.phase, Phase::Submitted(_) | Phase::Adopted(_));
+            let waits = matches!(
+                attempt.phase,
+                Phase::Submitting | Phase::Submitted(_) | Phase::Adopted(_)
+            );
             waits && listing.live(uuid).next().is_none() && !self.unresolved_exits.contains(uuid)
         })
     }

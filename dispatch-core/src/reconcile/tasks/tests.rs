@@ -187,6 +187,19 @@ fn with_absent_job(reconciler: &mut Reconciler, seen: MonotonicTime) {
     attempt.phase = Phase::Submitted(START);
 }
 
+/// If it does not answer, users are told as soon as a listing has had no answer for long enough.
+#[test]
+fn a_scheduler_that_is_asked_to_run_a_job_is_listed_soon() {
+    let mut reconciler = reconciler(1);
+    reconciler.apply_listing(START, Vec::new());
+    reconciler.apply_listing(START, Vec::new());
+    assert!(!reconciler.awaiting_confirmation());
+    let container = locked(&mut reconciler, 1);
+    assert!(!reconciler.awaiting_confirmation(), "it is only locked");
+    assert_eq!(submitted(&decide(&mut reconciler, START)), [[container]]);
+    assert!(reconciler.awaiting_confirmation());
+}
+
 #[test]
 fn exit_queries_that_the_scheduler_charges_are_not_charged_again() {
     let later = MonotonicTime(START.0 + Duration::from_secs(100));
