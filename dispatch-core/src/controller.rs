@@ -266,7 +266,7 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
                 }
                 () = tokio::time::sleep_until(next_decision) => {
                     self.start_tasks(&mut tasks);
-                    if self.reconciler.needs_queue() {
+                    if self.reconciler.needs_poll(self.now()) {
                         next_poll = next_poll.min(self.earliest_poll());
                     }
                     if self.reconciler.awaiting_confirmation() {

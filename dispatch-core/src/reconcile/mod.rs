@@ -339,10 +339,12 @@ impl Reconciler {
         queue.locked_since_listing && queue.has_more && !self.world.containers.iter().any(can_start)
     }
 
-    /// Whether the queue is to be listed before the next poll interval: for its next page, or
-    /// because a container went back to it.
-    pub fn needs_queue(&self) -> bool {
-        self.poll.queue.listed_at.is_none() || self.needs_next_page()
+    /// Whether a poll is to come before the next poll interval: for the next page of the queue,
+    /// because a container went back to it, or to admit one whose time to wait is over.
+    pub fn needs_poll(&self, now: MonotonicTime) -> bool {
+        self.poll.queue.listed_at.is_none()
+            || self.needs_next_page()
+            || self.world.retry_at.values().any(|at| *at <= now)
     }
 
     /// Whether a change of the container was reported that no poll has shown yet. A poll does not

@@ -36,18 +36,23 @@ fn the_next_page_is_read_once_after_the_known_one_is_taken() {
     assert!(!reconciler.needs_next_page(), "one waits for room");
 }
 
-/// What was given back is listed with the queue at once, not after the poll interval.
+/// What was given back is listed with the queue at once, not after the poll interval, and admitted
+/// again when its time to wait is over.
 #[test]
 fn a_container_that_went_back_to_the_queue_is_looked_for_at_once() {
+    let after = |seconds| MonotonicTime(START.0 + Duration::from_secs(seconds));
     let mut reconciler = reconciler(1);
     let container = locked(&mut reconciler, 1);
     reconciler.next_request(START, PendingChanges::default());
-    assert!(!reconciler.needs_queue());
+    assert!(!reconciler.needs_poll(START));
     let released = Outcome::Released(ContainerState::Queued, true);
     reconciler.apply_outcome(START, container, released, Feedback::default());
-    assert!(reconciler.needs_queue());
+    assert!(reconciler.needs_poll(START));
     reconciler.next_request(START, PendingChanges::default());
-    assert!(!reconciler.needs_queue(), "a poll is under way");
+    assert!(!reconciler.needs_poll(after(1)), "it waits");
+    assert!(reconciler.needs_poll(after(2)));
+    reconciler.candidates(after(2));
+    assert!(!reconciler.needs_poll(after(2)));
 }
 
 /// An event that names a container need not update `modified_at`. A query for newer records would
