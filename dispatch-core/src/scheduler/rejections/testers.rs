@@ -21,6 +21,8 @@ const MAX_USERS: usize = 64;
 pub struct Testers {
     /// Whose job, or test, was accepted last.
     accepted: KnownCharge,
+    /// The user before, whose job was accepted last of all others'.
+    accepted_before: KnownCharge,
     /// As whom the newest test is done.
     asked: KnownCharge,
     /// Whether a test or a job was refused since one was accepted.
@@ -43,15 +45,25 @@ fn user_of(charge: &KnownCharge) -> Option<&UserUuid> {
 impl Testers {
     /// The scheduler accepted a job.
     pub fn accepted(&mut self, needs: &ResourceRequest) {
-        self.accepted = needs.charged_to.clone();
+        self.remember(needs.charged_to.clone());
+    }
+
+    fn remember(&mut self, accepted: KnownCharge) {
+        let is_other = user_of(&accepted) != user_of(&self.accepted);
+        let before = std::mem::replace(&mut self.accepted, accepted);
+        if is_other {
+            self.accepted_before = before;
+        }
         self.is_refused = false;
     }
 
     /// The charge of another user whose job was accepted.
     pub fn accepted_beside(&self, needs: &ResourceRequest) -> KnownCharge {
-        let user = user_of(&self.accepted)?;
-        let is_other = user_of(&needs.charged_to) != Some(user);
-        self.accepted.clone().filter(|_| is_other)
+        let user = user_of(&needs.charged_to);
+        let is_other =
+            |charge: &&KnownCharge| user_of(charge).is_some_and(|accepted| Some(accepted) != user);
+        let mut known = [&self.accepted, &self.accepted_before].into_iter();
+        known.find(is_other)?.clone()
     }
 
     /// The class is held back from now on, because the job of this user was refused.
@@ -143,7 +155,7 @@ impl Testers {
     /// The newest test was accepted. Returns the charge of the user whose job was refused, if that
     /// is another one.
     pub fn test_accepted(&mut self) -> KnownCharge {
-        (self.accepted, self.is_refused) = (self.asked.clone(), false);
+        self.remember(self.asked.clone());
         let is_other = user_of(&self.asked) != user_of(&self.refused);
         self.refused.take().filter(|_| is_other)
     }
@@ -197,13 +209,23 @@ mod tests {
 
     #[test]
     fn another_user_whose_job_was_accepted_is_asked_first() {
-        let mut testers = Testers::default();
-        assert_eq!(testers.accepted_beside(&of(1)), None);
-        testers.accepted(&of(1));
-        assert_eq!(testers.accepted_beside(&of(1)), None);
-        assert_eq!(
-            user(testers.accepted_beside(&of(2))),
-            user(of(1).charged_to)
-        );
+        // Whose jobs were accepted, one after the other; whose is refused; who is asked.
+        let rows: [(&[usize], usize, Option<usize>); 6] = [
+            (&[], 1, None),
+            (&[1, 1], 1, None),
+            (&[1], 2, Some(1)),
+            (&[1, 2, 2], 2, Some(1)),
+            (&[1, 2], 3, Some(2)),
+            (&[1, 2, 1], 1, Some(2)),
+        ];
+        for (accepted, refused, expected) in rows {
+            let mut testers = Testers::default();
+            for n in accepted {
+                testers.accepted(&of(*n));
+            }
+            let asked = user(testers.accepted_beside(&of(refused)));
+            let expected = expected.and_then(|n| user(of(n).charged_to));
+            assert_eq!(asked, expected, "{accepted:?} {refused}");
+        }
     }
 }
