@@ -99,7 +99,7 @@ pub enum CliError {
         copies: String,
     },
     #[error(
-        "no image {name:?} is stored on this server{others}; add it with 'dispatch image add {name} FILE', or see 'dispatch image list'"
+        "no image {name:?} that you may read is stored on this server{others}; add it with 'dispatch image add {name} FILE', or see 'dispatch image list'"
     )]
     NoImage { name: String, others: String },
     #[error(

@@ -9,10 +9,10 @@ use dispatch_core::service::state_dir::StateDir;
 
 use super::*;
 use crate::crunch_run::CrunchRun;
-use crate::machine::ResourceCaps;
-use crate::machine_claims::MachineClaims;
 use crate::job_dir::JobRecord;
 use crate::local::{State, TrackedJob};
+use crate::machine::ResourceCaps;
+use crate::machine_claims::MachineClaims;
 use crate::reservation::Reservation;
 
 fn local(dir: &Path, claims: MachineClaims) -> Local {

@@ -17,7 +17,7 @@ use crate::query::node_class_cache::NodeClassCache;
 use crate::query::node_classes::SCRATCH_REMEDY;
 use crate::settings::{Settings, check_argument};
 use crate::slurm::Slurm;
-use crate::submit::test_only::test_arguments;
+use crate::submit::test_only::{NO_NODE_NOW, test_arguments};
 
 const STATE_DIR_CHECK: &str = "state directory";
 /// Maximum number of lines of the owner map that are tried; each is a call of sbatch.
@@ -73,13 +73,25 @@ async fn check_arguments(settings: &Settings) -> Finding {
     const ARGUMENTS: &str = "arguments of jobs";
     match test_arguments(settings, &[]).await {
         TestResult::Accepted => Finding::ok(ARGUMENTS, "Slurm accepts a small job with them"),
-        TestResult::Rejected(why) => Finding::warn(
+        TestResult::Rejected(why) => rejected(
             ARGUMENTS,
             format!("Slurm would reject a small job with them: {why}"),
             "correct --account, --qos, --reservation, --constraint and --sbatch-argument; --dry-run shows where each comes from",
         ),
         TestResult::Unknown => not_tried(ARGUMENTS),
     }
+}
+
+/// Of a job that Slurm would reject. `remedy` is for its arguments.
+fn rejected(what: &str, finding: String, remedy: &str) -> Finding {
+    // Slurm says the same of arguments that fit no node, and while no node is up.
+    let remedy = match finding.contains(NO_NODE_NOW) {
+        true => {
+            format!("see whether nodes are up, with sinfo, and try again; if they are: {remedy}")
+        }
+        false => remedy.to_owned(),
+    };
+    Finding::warn(what, finding, &remedy)
 }
 
 fn not_tried(what: &str) -> Finding {
@@ -105,10 +117,10 @@ async fn check_owner_map(path: Option<&Path>, settings: &Settings) -> Vec<Findin
                 break;
             }
         };
-        findings.push(Finding::warn(
-                check::OWNER_MAP,
-                format!("Slurm would reject the jobs of {who}: {why}"),
-                "correct the line, or give the service's user the association: sacctmgr add user NAME account=ACCOUNT",
+        findings.push(rejected(
+            check::OWNER_MAP,
+            format!("Slurm would reject the jobs of {who}: {why}"),
+            "correct the line, or give the service's user the association: sacctmgr add user NAME account=ACCOUNT",
         ));
     }
     if findings.is_empty() {
@@ -191,6 +203,22 @@ fn check_file_system(home: &StateDir) -> Option<Finding> {
 mod tests {
     use super::*;
     use dispatch_core::service::subcommands::check::Level;
+
+    #[test]
+    fn the_remedy_of_a_rejection_follows_its_words() {
+        for (why, words) in [
+            ("Invalid account", "correct the line"),
+            (NO_NODE_NOW, "see whether nodes are up, with sinfo"),
+        ] {
+            let finding = rejected(
+                "line",
+                format!("would be rejected: {why}"),
+                "correct the line",
+            );
+            let remedy = finding.remedy.unwrap_or_default();
+            assert!(remedy.starts_with(words), "{remedy}");
+        }
+    }
 
     #[test]
     fn partitions_are_told_with_their_limits() {

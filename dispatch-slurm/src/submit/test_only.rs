@@ -17,7 +17,7 @@ use crate::submit::sbatch::{ROOM_TO_RAISE, SbatchJob};
 
 /// What a test says if no node can ever run the job, or none can now: all are down or drained, or
 /// have not registered since slurmctld started.
-const NO_NODE_NOW: &str = "Requested node configuration is not available";
+pub const NO_NODE_NOW: &str = "Requested node configuration is not available";
 /// States of nodes that can run jobs, as sinfo(1) shows them.
 const USABLE_STATES: [&str; 4] = ["idle", "mixed", "allocated", "completing"];
 /// Maximum number of jobs of one test.
