@@ -11,8 +11,8 @@ const MAX_VALUES: usize = 250_000;
 /// such as the dispatchers read at most 128.
 const MAX_DEPTH: usize = 64;
 /// Maximum size in bytes of one value in memory, without its text: an object with one member is
-/// two, and takes most.
-const MAX_VALUE_BYTES: usize = 300;
+/// two, and takes most. What a request has and what is made of it are in memory together.
+const MAX_VALUE_BYTES: usize = 2 * 350;
 
 /// Parses JSON text of a client, unless it has more than [`MAX_VALUES`] values.
 pub fn parse(text: &[u8]) -> Result<serde_json::Result<Value>> {

@@ -83,6 +83,7 @@ pub struct ClientShare {
     requests: Arc<Semaphore>,
     work: Arc<Semaphore>,
     memory_kib: Arc<Semaphore>,
+    parsed_kib: Arc<Semaphore>,
     websockets: Arc<Semaphore>,
     /// Events are sent to one websocket of a client at a time.
     pub event_turns: Arc<Semaphore>,
@@ -93,7 +94,11 @@ pub struct Limits {
     max_request_memory: u64,
     work: Arc<Semaphore>,
     token_checks: Arc<Semaphore>,
+    /// Memory of bodies and responses.
     memory_kib: Arc<Semaphore>,
+    /// Memory of what bodies say, once parsed. It is counted apart: requests that have a body, and
+    /// wait for more, would wait for each other.
+    parsed_kib: Arc<Semaphore>,
     websockets: Arc<Semaphore>,
     anonymous_websockets: Arc<Semaphore>,
     shares: Mutex<HashMap<ClientKey, Arc<ClientShare>>>,
@@ -114,6 +119,7 @@ impl Limits {
             work: semaphore(MAX_CONCURRENT_REQUESTS),
             token_checks: semaphore(MAX_CONCURRENT_TOKEN_CHECKS),
             memory_kib: semaphore(kib(max_request_memory) as usize),
+            parsed_kib: semaphore(kib(max_request_memory / 2) as usize),
             websockets: semaphore(MAX_WEBSOCKETS),
             anonymous_websockets: semaphore(MAX_ANONYMOUS_WEBSOCKETS),
             shares: Mutex::default(),
@@ -147,6 +153,7 @@ impl Limits {
             requests: semaphore((self.max_connections / 2).max(1)),
             work: semaphore(work),
             memory_kib: semaphore(kib(self.max_memory_per_client()) as usize),
+            parsed_kib: semaphore(kib(self.max_parsed_per_client()) as usize),
             websockets: semaphore(websockets),
             event_turns: semaphore(1),
         });
@@ -156,6 +163,10 @@ impl Limits {
 
     fn max_memory_per_client(&self) -> u64 {
         self.max_request_memory / 2
+    }
+
+    fn max_parsed_per_client(&self) -> u64 {
+        self.max_request_memory / 4
     }
 
     /// Admits one more request of a client, from its token to the end of its response.
@@ -184,27 +195,21 @@ impl Limits {
 
     /// Waits for memory for a request body of this size.
     pub async fn acquire_memory(&self, share: &ClientShare, bytes: u64) -> Result<Permits> {
-        self.acquire_memory_within(share, bytes, MEMORY_TIMEOUT)
-            .await
+        let bytes = bytes.min(self.max_memory_per_client());
+        acquire_bytes(&share.memory_kib, &self.memory_kib, bytes, MEMORY_TIMEOUT).await
+    }
+
+    /// Waits for memory for a parsed body. One that takes more than the share of the client waits
+    /// until it is the only one.
+    pub async fn acquire_parsed(&self, share: &ClientShare, bytes: u64) -> Result<Permits> {
+        let bytes = bytes.min(self.max_parsed_per_client());
+        acquire_bytes(&share.parsed_kib, &self.parsed_kib, bytes, MEMORY_TIMEOUT).await
     }
 
     /// Counts the memory of a response, or rejects it: it would fill memory while it waits.
     pub async fn count_response(&self, share: &ClientShare, bytes: u64) -> Result<Permits> {
-        self.acquire_memory_within(share, bytes, Duration::ZERO)
-            .await
-    }
-
-    async fn acquire_memory_within(
-        &self,
-        share: &ClientShare,
-        bytes: u64,
-        timeout: Duration,
-    ) -> Result<Permits> {
-        let kib = kib(bytes.min(self.max_memory_per_client()));
-        let refusal = "your other requests and responses use all memory that one user may have; \
-                       try again in a second";
-        let (own, all) = (&share.memory_kib, &self.memory_kib);
-        acquire_both(own, all, kib, [timeout; 2], refusal).await
+        let bytes = bytes.min(self.max_memory_per_client());
+        acquire_bytes(&share.memory_kib, &self.memory_kib, bytes, Duration::ZERO).await
     }
 
     /// Admits a websocket of a client.
@@ -231,12 +236,24 @@ impl ClientShare {
                 &self.requests,
                 &self.work,
                 &self.memory_kib,
+                &self.parsed_kib,
                 &self.websockets,
                 &self.event_turns,
             ]
             .into_iter()
             .any(|semaphore| Arc::strong_count(semaphore) > 1)
     }
+}
+
+async fn acquire_bytes(
+    own: &Arc<Semaphore>,
+    all: &Arc<Semaphore>,
+    bytes: u64,
+    timeout: Duration,
+) -> Result<Permits> {
+    let refusal = "your other requests and responses use all memory that one user may have; \
+                   try again in a second";
+    acquire_both(own, all, kib(bytes), [timeout; 2], refusal).await
 }
 
 /// Waits for permits of the client's own share, and then for as many of all clients.
@@ -303,6 +320,22 @@ mod tests {
         assert!(limits.acquire_memory(&other, 128 << 10).await.is_ok());
         drop(held);
         assert!(limits.acquire_memory(&greedy, 128 << 10).await.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn parsed_json_waits_for_parsed_json_alone() {
+        let limits = limits();
+        let greedy = limits.share(&user("greedy"));
+        let _bodies = limits.acquire_memory(&greedy, 128 << 10).await.unwrap();
+        // More than the share of one client.
+        let held = limits.acquire_parsed(&greedy, 1 << 30).await.unwrap();
+        let refused = limits.acquire_parsed(&greedy, 1024).await.unwrap_err();
+        assert_eq!(refused.status().as_u16(), 429);
+        let other = limits.share(&user("other"));
+        let beside = limits.acquire_parsed(&other, 1 << 30).await;
+        assert!(beside.is_ok());
+        drop(held);
+        assert!(limits.acquire_parsed(&greedy, 1024).await.is_ok());
     }
 
     #[test]

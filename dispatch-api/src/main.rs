@@ -16,6 +16,7 @@ use tracing_subscriber::EnvFilter;
 const BLOCKED_GRACE: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
+    host_state::allocator::limit_arenas();
     if let Some(written) = write_manual() {
         return match written {
             Ok(()) => ExitCode::SUCCESS,

@@ -58,7 +58,8 @@ pub struct Options {
 
     /// Maximum memory for the bodies of requests and large responses; one user may have half of it
     ///
-    /// At least 128MiB, so that one user can save a collection with a manifest of 64 MiB.
+    /// At least 128MiB, so that one user can save a collection with a manifest of 64 MiB. JSON of
+    /// bodies may take half as much in addition while it is parsed; half of that for one user.
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_request_memory)]
     pub max_request_memory: u64,
 

@@ -6,7 +6,7 @@
 //! or the status and errors of its rejection. All items share one transaction.
 
 use fail_points::fail_point;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::call::{Call, Reply};
 use super::route::Route;
@@ -14,7 +14,9 @@ use super::{containers, logs, render, tokens};
 use crate::auth::Caller;
 use crate::container::{lifecycle, request};
 use crate::error::{ApiError, Result};
-use crate::schema::{CONTAINER_REQUESTS, LOGS, TOKENS};
+use crate::record::Record;
+use crate::record::field::Field;
+use crate::schema::{CONTAINER_REQUESTS, LOGS, Resource, TOKENS};
 use crate::store::transaction::Tx;
 
 /// Maximum number of items of one request; the writer does nothing else meanwhile.
@@ -57,12 +59,20 @@ fn create_logs(call: &Call, _: &str) -> Result<Reply> {
     let insert = move |tx: &Tx<'_>, entry| logs::insert(tx, &caller, entry);
     let created = write_each(call, entries, insert, || ())?;
     Ok(render_items(created, |entry| {
-        render::record(&LOGS, entry, None)
+        brief(&LOGS, entry, &LOG_REPLY)
     }))
 }
 
-/// What is told of each request that was changed. All of fifty may take hundreds of megabytes.
+/// What is told of each log entry that was made, and of each request that was changed. All records
+/// together may take hundreds of megabytes.
+const LOG_REPLY: [&str; 4] = ["id", "uuid", "object_uuid", "created_at"];
 const UPDATE_REPLY: [&str; 5] = ["uuid", "state", "priority", "container_uuid", "modified_at"];
+
+fn brief(resource: &'static Resource, record: Record, names: &[&str]) -> Reply {
+    let shown = resource.public_attrs();
+    let shown: Vec<_> = shown.filter(|attr| names.contains(&attr.name)).collect();
+    render::list_item(resource, record, Some(&shown)).into()
+}
 
 /// `POST container_requests/bulk_update`: each item has the uuid and the attributes of a single
 /// request.
@@ -70,10 +80,9 @@ fn update_requests(call: &Call, _: &str) -> Result<Reply> {
     let wanted: Vec<_> = items(call, MAX_BULK_UPDATES)?
         .into_iter()
         .map(|item| {
-            let Value::Object(mut attributes) = item else {
-                return Err(ApiError::invalid("an item must be an object"));
-            };
-            let Some(Value::String(uuid)) = attributes.remove("uuid") else {
+            let mut attributes = item?;
+            let uuid = attributes.0.remove("uuid").map(Field::into_value);
+            let Some(Value::String(uuid)) = uuid else {
                 return Err(ApiError::invalid("an item has no uuid"));
             };
             let path = format!("/arvados/v1/container_requests/{uuid}");
@@ -84,32 +93,22 @@ fn update_requests(call: &Call, _: &str) -> Result<Reply> {
         })
         .collect();
     let caller = call.caller.clone();
-    let update = move |tx: &Tx<'_>, (uuid, attributes): (String, Map<String, Value>)| {
+    let update = move |tx: &Tx<'_>, (uuid, attributes): (String, Record)| {
         request::update(tx, &caller, &uuid, &attributes, None)
     };
     let updated = write_each(call, wanted, update, || ())?;
-    let shown: Vec<_> = CONTAINER_REQUESTS
-        .public_attrs()
-        .filter(|attr| UPDATE_REPLY.contains(&attr.name))
-        .collect();
     Ok(render_items(updated, |request| {
-        render::list_item(&CONTAINER_REQUESTS, request, Some(&shown)).into()
+        brief(&CONTAINER_REQUESTS, request, &UPDATE_REPLY)
     }))
 }
 
 /// The attributes of each record to create. The caller needs permission for the single request at
 /// path `single`.
-fn parse_records(call: &Call, single: &str) -> Result<Vec<Result<Map<String, Value>>>> {
+fn parse_records(call: &Call, single: &str) -> Result<Vec<Result<Record>>> {
     if !call.caller.may_request("POST", single) {
         return Err(ApiError::OutOfScope);
     }
-    let each = items(call, MAX_BULK_ITEMS)?
-        .into_iter()
-        .map(|item| match item {
-            Value::Object(attributes) => Ok(attributes),
-            _ => Err(ApiError::invalid("an item must be an object")),
-        });
-    Ok(each.collect())
+    items(call, MAX_BULK_ITEMS)
 }
 
 /// One item of a bulk lock: the caller, the container, and the etag that the client has seen.
@@ -124,7 +123,7 @@ struct LockItem {
 fn lock_containers(call: &Call, _: &str) -> Result<Reply> {
     let wanted: Vec<Result<LockItem>> = items(call, MAX_BULK_ITEMS)?
         .into_iter()
-        .map(|item| parse_lock_item(call, &item))
+        .map(|item| parse_lock_item(call, &item?))
         .collect();
     fail_point("api.lock.accepted");
     let lock = |tx: &Tx<'_>, item: LockItem| {
@@ -138,8 +137,8 @@ fn lock_containers(call: &Call, _: &str) -> Result<Reply> {
 }
 
 /// Parses an item and authenticates its token, which needs permission for the single lock request.
-fn parse_lock_item(call: &Call, item: &Value) -> Result<LockItem> {
-    let text = |name: &str| item[name].as_str().map(str::to_owned);
+fn parse_lock_item(call: &Call, item: &Record) -> Result<LockItem> {
+    let text = |name: &str| item.get(name).as_str().map(str::to_owned);
     let uuid = text("uuid").ok_or_else(|| ApiError::invalid("an item has no uuid"))?;
     let token = text("token").ok_or(ApiError::NotLoggedIn)?;
     let caller = call.app.authenticate(&token)?;
@@ -154,12 +153,13 @@ fn parse_lock_item(call: &Call, item: &Value) -> Result<LockItem> {
     }
 }
 
-fn items(call: &Call, most: usize) -> Result<Vec<Value>> {
-    let Value::Array(items) = call.params.get("items") else {
-        return Err(ApiError::invalid("items must be an array"));
-    };
+fn items(call: &Call, most: usize) -> Result<Vec<Result<Record>>> {
+    let items = call.params.items();
+    let items = items.ok_or_else(|| ApiError::invalid("items must be an array"))?;
+    let no_object = || ApiError::invalid("an item must be an object");
+    let each = items.iter().map(|item| item.clone().ok_or_else(no_object));
     match items.len() {
-        many if many <= most => Ok(items),
+        many if many <= most => Ok(each.collect()),
         many => Err(ApiError::invalid(format!(
             "{many} items exceed the maximum of {most} for one request"
         ))),

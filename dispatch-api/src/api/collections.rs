@@ -1,7 +1,7 @@
 //! `/arvados/v1/collections`.
 
 use arvados_client::manifest::Manifest;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::call::{Call, Reply};
 use super::resource;
@@ -152,7 +152,7 @@ fn update(call: &Call, uuid: &str) -> Result<Reply> {
 fn write_update(
     call: &Call,
     uuid: &str,
-    attributes: &Map<String, Value>,
+    attributes: &Record,
     content: Option<ManifestContent>,
     based_on: Option<&Record>,
 ) -> Result<Option<Record>> {
@@ -179,7 +179,7 @@ fn write_update(
 
 fn take_content(
     call: &Call,
-    attributes: &mut Map<String, Value>,
+    attributes: &mut Record,
     hold: &Hold<'_>,
 ) -> Result<Option<ManifestContent>> {
     let signer = &call.app.config.block_signer;
@@ -287,7 +287,7 @@ fn by_pdh(call: &Call, pdh: &str) -> Result<Reply> {
         "trash_at",
         "delete_at",
     ] {
-        shown.set(name, found.get(name).clone());
+        shown.copy(name, &found);
     }
     resource::show(call, &COLLECTIONS, shown)
 }

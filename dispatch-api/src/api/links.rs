@@ -1,7 +1,6 @@
 //! `/arvados/v1/links`: image names and permissions.
 
 use rusqlite::types::Value as SqlValue;
-use serde_json::{Map, Value};
 
 use super::call::{Call, Reply};
 use super::permission_link;
@@ -11,6 +10,7 @@ use crate::auth::{Access, Caller};
 use crate::container::image;
 use crate::error::{ApiError, Result};
 use crate::record::Record;
+use crate::record::field::Field;
 use crate::record::patch;
 use crate::schema::{self, LINKS};
 use crate::store::transaction::Tx;
@@ -87,12 +87,12 @@ fn check_ends(tx: &Tx<'_>, caller: &Caller, old: &Record, new: &Record) -> Resul
 }
 
 /// Takes out the kind that a client says one end has. As in Arvados, it must be the right one.
-fn take_kind(attributes: &mut Map<String, Value>, kind: &str, end: &str) -> Result<()> {
-    let Some(said) = attributes.remove(kind).filter(|said| !said.is_null()) else {
+fn take_kind(attributes: &mut Record, kind: &str, end: &str) -> Result<()> {
+    let said = attributes.0.remove(kind).map(Field::into_value);
+    let Some(said) = said.filter(|said| !said.is_null()) else {
         return Ok(());
     };
-    let uuid = attributes.get(end).and_then(Value::as_str);
-    let resource = uuid.and_then(schema::by_uuid);
+    let resource = schema::by_uuid(attributes.text(end));
     match resource.map(|resource| resource.kind) {
         actual if actual == said.as_str() => Ok(()),
         _ => Err(ApiError::invalid(format!(

@@ -1,7 +1,5 @@
 //! `/arvados/v1/logs`.
 
-use serde_json::{Map, Value};
-
 use super::resource;
 use super::route::Route;
 use crate::auth::{Access, Caller};
@@ -35,13 +33,17 @@ pub fn insert(tx: &Tx<'_>, caller: &Caller, entry: Record) -> Result<Record> {
 }
 
 /// The stored form of a posted entry.
-pub fn parse_entry(attributes: &Map<String, Value>) -> Result<Record> {
+pub fn parse_entry(attributes: &Record) -> Result<Record> {
     let mut attributes = attributes.clone();
     for assigned in ["id", "uuid", "owner_uuid", "object_owner_uuid"] {
-        attributes.remove(assigned);
+        attributes.0.remove(assigned);
     }
     let mut entry = patch::apply(&LOGS, &Record::new(), &attributes, &[])?;
-    if Value::Object(entry.clone().into_object()).to_string().len() > MAX_ENTRY_BYTES {
+    let sizes = entry
+        .0
+        .values()
+        .map(|field| field.value().to_string().len());
+    if sizes.sum::<usize>() > MAX_ENTRY_BYTES {
         return Err(ApiError::invalid(format!(
             "The log entry is larger than {MAX_ENTRY_BYTES} bytes"
         )));

@@ -25,7 +25,8 @@ mod users;
 mod workflows;
 
 use crate::error::{ApiError, Result};
-use crate::schema;
+use crate::record::Record;
+use crate::schema::{self, CONTAINER_REQUESTS};
 use http::Method;
 
 pub use call::{Call, Reply};
@@ -57,14 +58,18 @@ pub fn routes() -> impl Iterator<Item = &'static Route> {
 
 /// Whether the call removes something, or stops a job.
 fn frees_space(route: &Route, params: &Params) -> bool {
-    let priority = || params.get("container_request")["priority"].clone();
-    let stops_all = || match params.get("items").as_array() {
-        Some(items) => items.iter().all(|item| item["priority"] == 0),
-        None => false,
+    let stops = || {
+        let attributes = params.attributes(&CONTAINER_REQUESTS);
+        attributes.is_ok_and(|attributes| attributes.get("priority") == 0)
     };
+    let is_stop = |item: &Option<Record>| {
+        let priority = item.as_ref().map(|item| item.get("priority"));
+        priority.is_some_and(|priority| priority == 0)
+    };
+    let stops_all = || (params.items()).is_some_and(|items| items.iter().all(is_stop));
     match (route.method, route.path) {
         ("DELETE", _) | (_, "collections/collect_garbage") => true,
-        ("PUT", "container_requests/{}") => priority() == 0,
+        ("PUT", "container_requests/{}") => stops(),
         ("POST", "container_requests/bulk_update") => stops_all(),
         _ => false,
     }

@@ -1,5 +1,7 @@
 //! Parameters of a request, from its query, form or JSON body.
 
+use std::collections::BTreeMap;
+
 use http::HeaderMap;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use serde_json::{Map, Value, json};
@@ -7,6 +9,7 @@ use url::form_urlencoded;
 
 use crate::error::{ApiError, Result};
 use crate::json_text;
+use crate::record::Record;
 use crate::schema::{AttrType, Resource};
 
 /// Parameters whose text is JSON when sent in a query or a form.
@@ -46,6 +49,10 @@ fn is_parameter(name: &str) -> bool {
 pub struct Params {
     query: Map<String, Value>,
     body: Map<String, Value>,
+    /// The objects in the body that are no parameters: attributes of records, which share them.
+    records: BTreeMap<String, Record>,
+    /// The items of a bulk request; `None` for one that is no object.
+    items: Option<Vec<Option<Record>>>,
     form: bool,
 }
 
@@ -74,8 +81,23 @@ impl Params {
         let Value::Object(body) = parsed else {
             return Err(ApiError::invalid("the body must be a JSON object"));
         };
-        params.body = body;
+        for (name, value) in body {
+            match value {
+                Value::Object(members) if !is_parameter(&name) => {
+                    params.records.insert(name, members.into_iter().collect());
+                }
+                Value::Array(items) if name == "items" => {
+                    params.items = Some(items.into_iter().map(into_record).collect());
+                }
+                value => _ = params.body.insert(name, value),
+            }
+        }
         Ok(params)
+    }
+
+    /// The items of a bulk request; `None` for one that is no object.
+    pub fn items(&self) -> Option<&[Option<Record>]> {
+        self.items.as_deref()
     }
 
     fn given(&self, name: &str) -> Option<&Value> {
@@ -111,12 +133,13 @@ impl Params {
     }
 
     /// The attributes of the record to create or change.
-    pub fn attributes(&self, resource: &Resource) -> Result<Map<String, Value>> {
+    pub fn attributes(&self, resource: &Resource) -> Result<Record> {
+        let record = self.records.get(resource.singular);
         let wrapped = self.given(resource.singular);
         let mut attributes = match wrapped {
-            Some(Value::Object(attributes)) => attributes.clone(),
+            _ if record.is_some() => record.cloned().unwrap_or_default(),
             Some(Value::String(text)) => match json_text::parse(text.as_bytes())? {
-                Ok(Value::Object(attributes)) => attributes,
+                Ok(Value::Object(attributes)) => attributes.into_iter().collect(),
                 _ => {
                     return Err(ApiError::BadRequest(format!(
                         "the value of {} is not a JSON object",
@@ -124,7 +147,7 @@ impl Params {
                     )));
                 }
             },
-            Some(Value::Null) => Map::new(),
+            Some(Value::Null) => Record::new(),
             Some(_) => {
                 return Err(ApiError::invalid(format!(
                     "{} must be an object",
@@ -132,29 +155,32 @@ impl Params {
                 )));
             }
             None if self.form => self.form_attributes(resource),
-            None => self
-                .body
-                .iter()
-                .filter(|(name, _)| !is_parameter(name))
-                .map(|(name, value)| (name.clone(), value.clone()))
-                .collect(),
+            None => {
+                let plain = self.body.iter().filter(|(name, _)| !is_parameter(name));
+                let plain = plain.map(|(name, value)| (name.clone(), value.clone()));
+                let objects = self.records.iter().map(|(name, members)| {
+                    (name.clone(), Value::Object(members.clone().into_object()))
+                });
+                plain.chain(objects).collect()
+            }
         };
         // A client may send a record back as it got it, as in Arvados: arv-copy does.
         let is_whole = ["etag", "kind"]
             .iter()
-            .any(|name| attributes.contains_key(*name));
-        if self.form || wrapped.is_none() || is_whole {
-            attributes.remove("etag");
-            attributes.remove("kind");
+            .any(|name| attributes.0.contains_key(*name));
+        let is_wrapped = record.is_some() || wrapped.is_some();
+        if self.form || !is_wrapped || is_whole {
+            attributes.0.remove("etag");
+            attributes.0.remove("kind");
             for attr in resource.computed {
-                attributes.remove(attr.name);
+                attributes.0.remove(attr.name);
             }
         }
         Ok(attributes)
     }
 
     /// Attributes sent as form fields. Text of array and object attributes is parsed as JSON.
-    fn form_attributes(&self, resource: &Resource) -> Map<String, Value> {
+    fn form_attributes(&self, resource: &Resource) -> Record {
         self.body
             .iter()
             .filter_map(|(name, value)| {
@@ -172,6 +198,13 @@ impl Params {
                 Some((name.to_owned(), value))
             })
             .collect()
+    }
+}
+
+fn into_record(value: Value) -> Option<Record> {
+    match value {
+        Value::Object(members) => Some(members.into_iter().collect()),
+        _ => None,
     }
 }
 
@@ -273,7 +306,7 @@ mod tests {
         ] {
             let params = parse(kind, "alt=json", body).unwrap();
             let attributes = params.attributes(&CONTAINERS).unwrap();
-            assert_eq!(Value::Object(attributes), expected, "{body}");
+            assert_eq!(Value::Object(attributes.into_object()), expected, "{body}");
             assert_eq!(params.get("select"), json!(["uuid"]));
         }
     }
@@ -288,7 +321,7 @@ mod tests {
         .unwrap();
         let attributes = params.attributes(&CONTAINERS).unwrap();
         let expected = json!({"state": "Running", "exit_code": "1"});
-        assert_eq!(Value::Object(attributes), expected);
+        assert_eq!(Value::Object(attributes.into_object()), expected);
     }
 
     #[test]

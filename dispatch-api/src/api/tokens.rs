@@ -1,7 +1,7 @@
 //! `/arvados/v1/api_client_authorizations`.
 
 use rusqlite::Connection;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use fail_points::fail_point;
 
@@ -122,13 +122,10 @@ fn current(call: &Call) -> Result<Record> {
 pub(super) fn create(
     tx: &Tx<'_>,
     caller: &Caller,
-    attributes: &Map<String, Value>,
+    attributes: &Record,
     remote: &str,
 ) -> Result<Record> {
-    if attributes
-        .get("api_token")
-        .is_some_and(|secret| !secret.is_null())
-    {
+    if !attributes.get("api_token").is_null() {
         return Err(ApiError::invalid("Api token cannot be chosen"));
     }
     let blank = Record::new().with("scopes", json!(["all"]));
@@ -231,12 +228,7 @@ fn scopes_of(token: &Record) -> Result<Vec<String>> {
 }
 
 /// Updates expiry and scopes. The scopes of an attempt token are signed and cannot change.
-fn update(
-    tx: &Tx<'_>,
-    caller: &Caller,
-    uuid: &str,
-    attributes: &Map<String, Value>,
-) -> Result<Record> {
+fn update(tx: &Tx<'_>, caller: &Caller, uuid: &str, attributes: &Record) -> Result<Record> {
     if !tx.config.emulate.is_arvados() && !caller.has_all_scopes() {
         return Err(ApiError::OutOfScope);
     }
@@ -244,7 +236,7 @@ fn update(
     let mut new = patch::apply(&TOKENS, &old, attributes, &[])?;
     if new.some_text("api_token").is_none() {
         // As the record was shown.
-        new.set("api_token", old.get("api_token").clone());
+        new.copy("api_token", &old);
     }
     let old_scopes = scopes_of(&old)?;
     let is_wider = scopes_of(&new)?

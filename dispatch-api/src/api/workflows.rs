@@ -4,7 +4,6 @@
 use parking_lot::Mutex;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
-use serde_json::{Map, Value};
 
 use super::call::{Call, Reply};
 use super::resource::{change, get, list, write};
@@ -81,9 +80,8 @@ impl Names {
 }
 
 /// The names in the definition that a client sent, if it sent one.
-fn names_in(attributes: &Map<String, Value>) -> Result<Names> {
-    let definition = attributes.get("definition").and_then(Value::as_str);
-    match definition.filter(|text| !text.is_empty()) {
+fn names_in(attributes: &Record) -> Result<Names> {
+    match attributes.some_text("definition") {
         Some(definition) => names_of(definition),
         None => Ok(Names::default()),
     }
@@ -121,8 +119,8 @@ mod tests {
             if let Some(name) = name {
                 record.set("name", name);
             }
-            let attributes = serde_json::json!({ "definition": definition });
-            names_in(attributes.as_object().unwrap()).map(|names| {
+            let attributes = Record::new().with("definition", definition);
+            names_in(&attributes).map(|names| {
                 names.fill(&mut record);
                 record
             })

@@ -1,7 +1,7 @@
 //! Manifest text: validated, and stripped of signatures for storage.
 
 use arvados_client::manifest::{self, Manifest};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::auth::Caller;
 use crate::blocks::signature::{self, BlockSigner};
@@ -29,16 +29,16 @@ impl ManifestContent {
     /// A manifest may have millions of blocks, so this is done before the write, which all others
     /// wait for.
     pub fn take_from_client(
-        attributes: &mut Map<String, Value>,
+        attributes: &mut Record,
         signer: &BlockSigner,
         caller: &Caller,
     ) -> Result<Option<ManifestContent>> {
-        let Some(given) = attributes.remove("manifest_text") else {
+        let Some(given) = attributes.0.remove("manifest_text") else {
             return Ok(None);
         };
         let attr = COLLECTIONS.public_attr("manifest_text");
-        let text = attr.map_or(Ok(Value::Null), |attr| attr.coerce(&given))?;
-        let text = text.as_str().unwrap_or_default();
+        let text = attr.map(|attr| attr.coerce(given.value())).transpose()?;
+        let text = text.as_deref().and_then(Value::as_str).unwrap_or_default();
         if !caller.without_attempt_privileges().is_admin {
             signer.check(text, &caller.presented_token)?;
         }

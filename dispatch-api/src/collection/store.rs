@@ -1,7 +1,6 @@
 //! Creates, updates and finds collections inside a transaction.
 
 use rusqlite::Connection;
-use serde_json::{Map, Value};
 
 use super::content::ManifestContent;
 use crate::auth::{Access, Caller};
@@ -19,7 +18,7 @@ use crate::store::unique_name::make_name_unique;
 pub fn create(
     tx: &Tx<'_>,
     caller: &Caller,
-    attributes: &Map<String, Value>,
+    attributes: &Record,
     content: ManifestContent,
     unique_name: bool,
 ) -> Result<Record> {
@@ -69,7 +68,7 @@ pub fn update(
     tx: &Tx<'_>,
     caller: &Caller,
     uuid: &str,
-    attributes: &Map<String, Value>,
+    attributes: &Record,
     content: Option<ManifestContent>,
     options: UpdateOptions<'_>,
 ) -> Result<Record> {
@@ -167,7 +166,7 @@ fn restore_derived(old: &Record, new: &mut Record) {
         "file_size_total",
     ];
     for name in DERIVED_ATTRIBUTES {
-        new.set(name, old.get(name).clone());
+        new.copy(name, old);
     }
 }
 

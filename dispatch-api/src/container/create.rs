@@ -8,7 +8,7 @@ use crate::container::{constraints, image, mounts, priority, reuse};
 use crate::db::rows;
 use crate::db::trash;
 use crate::error::{ApiError, Result};
-use crate::record::Record;
+use crate::record::{Record, patch};
 use crate::schema::{COLLECTIONS, CONTAINERS, TOKENS};
 use crate::store::transaction::Tx;
 
@@ -68,8 +68,8 @@ pub fn retry_of(
 ) -> Result<Record> {
     let mut container = Record::new()
         .with("scheduling_parameters", scheduling)
-        .with("secret_mounts", secrets.get("secret_mounts").clone())
         .with("runtime_token", or_null(secrets.some_text("runtime_token")));
+    container.copy("secret_mounts", secrets);
     let resolved = [
         "container_image",
         "mounts",
@@ -79,7 +79,7 @@ pub fn retry_of(
         "reuse_key",
     ];
     for name in COPIED_ATTRIBUTES.into_iter().chain(resolved) {
-        container.set(name, cancelled.get(name).clone());
+        container.copy(name, cancelled);
     }
     insert_queued(tx, &tx.system, container)
 }
@@ -94,15 +94,20 @@ fn resolve(tx: &Tx<'_>, caller: &Caller, request: &Record) -> Result<Record> {
     for name in COPIED_ATTRIBUTES.into_iter().chain(names) {
         if let Some(attr) = CONTAINERS.attr(name) {
             // The key for reuse is of complete attributes.
-            container.set(name, attr.coerce(request.get(name))?);
+            let field = patch::stored(attr, &request.field(name))?;
+            container.0.insert(name.to_owned(), field);
         }
     }
     let (user, scopes) = runtime_user(tx, caller, request)?;
     let image = image::resolve(tx, caller, request.text("container_image"))?;
     let runtime = constraints::with_defaults(request.get("runtime_constraints"));
+    let given = request.get("mounts");
+    match mounts::are_resolved(given) {
+        true => container.copy("mounts", request),
+        false => container.set("mounts", resolve_mounts(tx, caller, given)?),
+    };
     container
         .set("container_image", image)
-        .set("mounts", resolve_mounts(tx, caller, request.get("mounts"))?)
         .set("runtime_constraints", runtime)
         .set("runtime_token", or_null(request.some_text("runtime_token")))
         .set("runtime_user_uuid", user)

@@ -1,7 +1,7 @@
 //! Updates a container: checks the change by the state table, writes it, and updates dependent
 //! records.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::state::{Actor, State, check_attributes, check_transition};
 use crate::auth::{Access, Caller, secrets};
@@ -61,7 +61,7 @@ pub fn update(
     tx: &Tx<'_>,
     caller: &Caller,
     uuid: &str,
-    attributes: &Map<String, Value>,
+    attributes: &Record,
     if_match: Option<&str>,
 ) -> Result<Record> {
     let old = Access::new(tx.conn, caller).require_readable(&CONTAINERS, uuid)?;

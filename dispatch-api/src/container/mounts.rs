@@ -128,6 +128,20 @@ fn is_blank(value: &Value) -> bool {
     }
 }
 
+/// Whether a container has the mounts as they are: none has blank fields, or names a collection
+/// by its uuid. They may be large, and are shared then.
+pub fn are_resolved(mounts: &Value) -> bool {
+    let is_resolved = |mount: &Value| {
+        let fields = mount.as_object().into_iter().flatten();
+        mount.is_object()
+            && fields
+                .clone()
+                .all(|(name, value)| name != "uuid" && (name == "content" || !is_blank(value)))
+    };
+    let mounts = mounts.as_object();
+    mounts.is_some_and(|mounts| mounts.values().all(is_resolved))
+}
+
 /// The mount without blank fields, which clients add as padding.
 pub fn strip_blank_fields(mount: &Value) -> Value {
     match mount {
@@ -147,6 +161,23 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn mounts_are_shared_unless_something_is_to_be_replaced() {
+        for (mount, expected) in [
+            (json!({"kind": "tmp", "capacity": 1}), true),
+            (json!({"kind": "json", "content": null}), true),
+            (json!({"kind": "tmp", "capacity": 1, "path": ""}), false),
+            (json!({"kind": "collection", "uuid": "x"}), false),
+            (json!("tmp"), false),
+        ] {
+            let mounts = json!({"/out": {"kind": "tmp"}, "/in": mount});
+            assert_eq!(are_resolved(&mounts), expected, "{mounts}");
+            let stripped = strip_blank_fields(&mounts["/in"]);
+            assert!(!expected || stripped == mounts["/in"], "{mounts}");
+        }
+        assert!(!are_resolved(&Value::Null));
+    }
 
     #[test]
     fn ordinary_mounts_pass() {

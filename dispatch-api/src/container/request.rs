@@ -1,6 +1,6 @@
 //! Creates, commits, updates and deletes container requests.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::{constraints, create, finalize, job_number, mounts, ports, priority, request_logs};
 use crate::auth::{Access, Caller};
@@ -38,7 +38,7 @@ const SERVER_SET_ATTRIBUTES: [&str; 6] = [
 /// execve(2), with the usual stack of 8 MiB.
 const MAX_ARGUMENTS_BYTES: usize = 2 << 20;
 
-pub fn create(tx: &Tx<'_>, caller: &Caller, attributes: &Map<String, Value>) -> Result<Record> {
+pub fn create(tx: &Tx<'_>, caller: &Caller, attributes: &Record) -> Result<Record> {
     let blank = Record::new()
         .with("state", "Uncommitted")
         .with("cwd", ".")
@@ -91,7 +91,7 @@ pub fn update(
     tx: &Tx<'_>,
     caller: &Caller,
     uuid: &str,
-    attributes: &Map<String, Value>,
+    attributes: &Record,
     if_match: Option<&str>,
 ) -> Result<Record> {
     let old = Access::new(tx.conn, caller).require_readable(&CONTAINER_REQUESTS, uuid)?;

@@ -21,6 +21,9 @@ pub use migrate::{MigrateError, check_layout};
 /// Time that a connection waits for another process's lock.
 pub const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Memory of each connection for pages of the database. The kernel keeps them, too.
+const CACHE_KIB: i64 = 4 << 10;
+
 /// Opens the write connection, and creates or upgrades the database.
 pub fn open(path: &Path) -> Result<Connection, MigrateError> {
     make_private(path)?;
@@ -51,7 +54,7 @@ fn make_private(path: &Path) -> std::io::Result<()> {
 fn tune(connection: &Connection) -> rusqlite::Result<()> {
     connection.busy_timeout(BUSY_TIMEOUT)?;
     connection.pragma_update(None, "case_sensitive_like", true)?;
-    connection.pragma_update(None, "cache_size", -16_384)?;
+    connection.pragma_update(None, "cache_size", -CACHE_KIB)?;
     connection.set_prepared_statement_cache_capacity(256);
     add_file_names(connection)
 }

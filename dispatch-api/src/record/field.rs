@@ -10,12 +10,12 @@ use serde_json::Value;
 /// Size in bytes from which JSON stays text.
 pub const LONG_JSON_BYTES: usize = 32 << 10;
 
-/// A value, parsed or not.
-#[derive(Clone)]
+/// A value, parsed or not; null by default. Copies of a record share it.
+#[derive(Clone, Default)]
 pub struct Field {
     /// The JSON text of a value that was long in the database.
     text: Option<Arc<str>>,
-    value: OnceLock<Value>,
+    value: Arc<OnceLock<Value>>,
 }
 
 impl Field {
@@ -27,7 +27,7 @@ impl Field {
         serde_json::from_str::<IgnoredAny>(text)?;
         Ok(Self {
             text: Some(text.into()),
-            value: OnceLock::new(),
+            value: Arc::default(),
         })
     }
 
@@ -36,10 +36,11 @@ impl Field {
     }
 
     pub fn into_value(self) -> Value {
-        let text = self.text;
-        self.value
-            .into_inner()
-            .unwrap_or_else(|| parse(text.as_deref()))
+        match Arc::try_unwrap(self.value) {
+            Ok(own) => own.into_inner(),
+            Err(shared) => shared.get().cloned(),
+        }
+        .unwrap_or_else(|| parse(self.text.as_deref()))
     }
 
     /// The JSON text of a value that is long and as it was in the database.
@@ -58,7 +59,7 @@ impl From<Value> for Field {
     fn from(value: Value) -> Self {
         Self {
             text: None,
-            value: value.into(),
+            value: Arc::new(value.into()),
         }
     }
 }
@@ -67,7 +68,8 @@ impl PartialEq for Field {
     fn eq(&self, other: &Self) -> bool {
         let texts = self.text.as_ref().zip(other.text.as_ref());
         // The same text of a copy needs no look at its content.
-        texts.is_some_and(|(one, other)| Arc::ptr_eq(one, other) || one == other)
+        Arc::ptr_eq(&self.value, &other.value)
+            || texts.is_some_and(|(one, other)| one == other)
             || self.value() == other.value()
     }
 }
@@ -92,8 +94,9 @@ mod tests {
         assert_eq!(field.long_json().unwrap(), long.to_string());
         let copy = field.clone();
         assert!(copy == field);
-        assert_eq!((field.value.get(), copy.value.get()), (None, None));
+        assert_eq!(field.value.get(), None);
         assert_eq!(field.value(), &long);
+        assert!(std::ptr::eq(copy.value(), field.value()), "it is shared");
         assert!(field == Field::from(long.clone()) && field != json!({}).into());
         assert_eq!(copy.into_value(), long);
         let short = Field::from_json("[1]").unwrap();

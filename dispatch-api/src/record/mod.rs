@@ -70,6 +70,16 @@ impl Record {
         self
     }
 
+    /// Sets an attribute to that of another record, which shares it.
+    pub fn copy(&mut self, name: &str, from: &Record) -> &mut Self {
+        self.0.insert(name.to_owned(), from.field(name));
+        self
+    }
+
+    pub fn field(&self, name: &str) -> Field {
+        self.0.get(name).cloned().unwrap_or_default()
+    }
+
     pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.set(name, value);
         self

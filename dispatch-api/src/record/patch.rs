@@ -1,10 +1,11 @@
 //! Applies the attributes that a client sent to a record.
 
-use serde_json::{Map, Value};
+use std::borrow::Cow;
 
 use crate::error::{ApiError, Result};
 use crate::record::Record;
-use crate::schema::Resource;
+use crate::record::field::Field;
+use crate::schema::{Attr, Resource};
 
 /// Attributes that only the server sets; values from clients are ignored.
 const IGNORED_ATTRIBUTES: [&str; 3] = ["created_at", "modified_at", "modified_by_user_uuid"];
@@ -14,11 +15,11 @@ const IGNORED_ATTRIBUTES: [&str; 3] = ["created_at", "modified_at", "modified_by
 pub fn apply(
     resource: &Resource,
     old: &Record,
-    attributes: &Map<String, Value>,
+    attributes: &Record,
     write_only: &[&str],
 ) -> Result<Record> {
     let mut new = old.clone();
-    for (name, value) in attributes {
+    for (name, field) in &attributes.0 {
         if IGNORED_ATTRIBUTES.contains(&name.as_str()) {
             continue;
         }
@@ -31,7 +32,7 @@ pub fn apply(
                     resource.class
                 ))
             })?;
-        new.set(name, attr.coerce(value)?);
+        new.0.insert(name.clone(), stored(attr, field)?);
     }
     if !old.uuid().is_empty() && old.uuid() != new.uuid() {
         return Err(ApiError::invalid("Uuid cannot be changed"));
@@ -39,13 +40,17 @@ pub fn apply(
     Ok(new)
 }
 
+/// The stored form of a client's value.
+pub fn stored(attr: &Attr, given: &Field) -> Result<Field> {
+    Ok(match attr.coerce(given.value())? {
+        Cow::Borrowed(_) => given.clone(),
+        Cow::Owned(value) => value.into(),
+    })
+}
+
 /// Returns a new record with the attributes of a client, which cannot choose the uuid unless it is
 /// an administrator: records and links that outlived another record may name its uuid.
-pub fn create(
-    resource: &Resource,
-    attributes: &Map<String, Value>,
-    is_admin: bool,
-) -> Result<Record> {
+pub fn create(resource: &Resource, attributes: &Record, is_admin: bool) -> Result<Record> {
     let mut new = apply(resource, &Record::new(), attributes, &[])?;
     if !is_admin {
         new.0.remove("uuid");
@@ -72,13 +77,13 @@ pub fn check_etag(record: &Record, if_match: Option<&str>) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::schema::CONTAINERS;
 
-    fn attributes(value: Value) -> Map<String, Value> {
-        value.as_object().cloned().unwrap()
+    fn attributes(value: Value) -> Record {
+        value.as_object().cloned().unwrap().into_iter().collect()
     }
 
     #[test]
@@ -94,6 +99,17 @@ mod tests {
         }
         let given = attributes(json!({"modified_at": "2026-01-01T00:00:00Z"}));
         assert_eq!(apply(&CONTAINERS, &old, &given, &[]).unwrap(), old);
+    }
+
+    #[test]
+    fn what_is_stored_as_it_was_sent_is_shared() {
+        let given = attributes(json!({"mounts": {"/out": {"kind": "tmp"}}, "exit_code": "7"}));
+        let new = apply(&CONTAINERS, &Record::new(), &given, &[]).unwrap();
+        assert!(std::ptr::eq(new.get("mounts"), given.get("mounts")));
+        let mut copy = new.clone();
+        copy.copy("mounts", &given);
+        assert!(std::ptr::eq(copy.get("mounts"), given.get("mounts")));
+        assert_eq!(new.get("exit_code"), 7);
     }
 
     #[test]

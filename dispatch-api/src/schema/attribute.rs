@@ -1,5 +1,7 @@
 //! One attribute of a resource: its type, its uses, and the stored form of its values.
 
+use std::borrow::Cow;
+
 use serde_json::{Value, json};
 
 use crate::clock;
@@ -97,8 +99,8 @@ impl Attr {
         }
     }
 
-    /// Converts a client's value to its stored form.
-    pub fn coerce(&self, given: &Value) -> Result<Value> {
+    /// Converts a client's value to its stored form; it is borrowed if that is the same.
+    pub fn coerce<'a>(&self, given: &'a Value) -> Result<Cow<'a, Value>> {
         // The value may be a secret; the type of what was sent is enough to find the mistake.
         let invalid = || {
             let kind = json_type(given);
@@ -109,14 +111,15 @@ impl Attr {
             ))
         };
         if given.is_null() {
-            return Ok(if self.nullable {
-                Value::Null
-            } else {
-                self.empty()
+            return Ok(match self.nullable {
+                true => Cow::Borrowed(given),
+                false => Cow::Owned(self.empty()),
             });
         }
-        Ok(match (self.kind, given) {
-            (AttrType::Text, Value::String(_)) => given.clone(),
+        Ok(Cow::Owned(match (self.kind, given) {
+            (AttrType::Text, Value::String(_)) | (AttrType::Bool, Value::Bool(_)) => {
+                return Ok(Cow::Borrowed(given));
+            }
             (AttrType::Text, Value::Number(number)) => json!(number.to_string()),
             (AttrType::Int, Value::Number(number)) => json!(number.as_i64().ok_or_else(invalid)?),
             (AttrType::Int, Value::String(text)) => {
@@ -126,7 +129,6 @@ impl Attr {
             (AttrType::Float, Value::String(text)) => {
                 json!(text.trim().parse::<f64>().map_err(|_| invalid())?)
             }
-            (AttrType::Bool, Value::Bool(_)) => given.clone(),
             (AttrType::Bool, Value::String(text)) => match text.as_str() {
                 "true" | "1" => json!(true),
                 "false" | "0" | "" => json!(false),
@@ -145,10 +147,10 @@ impl Attr {
                         most.unwrap_or_default()
                     )));
                 }
-                given.clone()
+                return Ok(Cow::Borrowed(given));
             }
             _ => return Err(invalid()),
-        })
+        }))
     }
 
     fn empty(&self) -> Value {
@@ -227,7 +229,11 @@ mod tests {
             (Time.attr("t"), json!("soon"), None),
         ];
         for (attr, given, expected) in cases {
-            assert_eq!(attr.coerce(&given).ok(), expected, "{attr:?} {given}");
+            assert_eq!(
+                attr.coerce(&given).ok().as_deref(),
+                expected.as_ref(),
+                "{attr:?} {given}"
+            );
         }
     }
 
@@ -240,7 +246,8 @@ mod tests {
             ("prefs", 10_001, false),
             ("mounts", 50_000, true),
         ] {
-            let taken = Object.attr(name).coerce(&many(count));
+            let given = many(count);
+            let taken = Object.attr(name).coerce(&given);
             assert_eq!(taken.is_ok(), is_taken, "{name} {count}");
         }
         let scopes = vec![json!("GET /"); 1000];

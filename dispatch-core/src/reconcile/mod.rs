@@ -297,8 +297,8 @@ impl Reconciler {
         unsubmitted.map(unlock).map(Task::Unlock).collect()
     }
 
-    /// Whether an attempt still needs to be confirmed by a job listing. A submission under way does,
-    /// too: if the scheduler does not answer, the listing tells how long that lasts.
+    /// Whether an attempt still needs to be confirmed by a job listing. A submission under way
+    /// does, too: if the scheduler does not answer, the listing tells how long that lasts.
     pub fn awaiting_confirmation(&self) -> bool {
         let (Some(listing), Some(_)) = (&self.world.listing, &self.world.previous) else {
             return true;

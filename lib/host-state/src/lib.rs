@@ -1,5 +1,6 @@
 //! State of this machine that outlives a process: identity of processes, locks and files.
 
+pub mod allocator;
 pub mod file;
 pub mod lock;
 pub mod private_dir;

@@ -204,7 +204,10 @@ impl Clause {
         let values: Vec<Value> = list
             .iter()
             .filter(|value| !value.is_null())
-            .map(|value| attr.coerce(value).map(stored_scalar))
+            .map(|value| {
+                attr.coerce(value)
+                    .map(|value| stored_scalar(value.into_owned()))
+            })
             .collect::<Result<_>>()?;
         let name = attr.name;
         let operator = operator.to_uppercase();
