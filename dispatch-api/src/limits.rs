@@ -84,6 +84,9 @@ pub struct ClientShare {
     work: Arc<Semaphore>,
     memory_kib: Arc<Semaphore>,
     parsed_kib: Arc<Semaphore>,
+    /// Memory of what bodies of clients of this kind say, and the part of it for one client.
+    parsed_lane: Arc<Semaphore>,
+    max_parsed: u64,
     websockets: Arc<Semaphore>,
     /// Events are sent to one websocket of a client at a time.
     pub event_turns: Arc<Semaphore>,
@@ -96,9 +99,11 @@ pub struct Limits {
     token_checks: Arc<Semaphore>,
     /// Memory of bodies and responses.
     memory_kib: Arc<Semaphore>,
-    /// Memory of what bodies say, once parsed. It is counted apart: requests that have a body, and
-    /// wait for more, would wait for each other.
+    /// Memory of what bodies of users say, once parsed. It is counted apart: requests that have a
+    /// body, and wait for more, would wait for each other.
     parsed_kib: Arc<Semaphore>,
+    /// The same of administrators and attempts, so that dispatchers wait for no user.
+    trusted_parsed_kib: Arc<Semaphore>,
     websockets: Arc<Semaphore>,
     anonymous_websockets: Arc<Semaphore>,
     shares: Mutex<HashMap<ClientKey, Arc<ClientShare>>>,
@@ -119,7 +124,8 @@ impl Limits {
             work: semaphore(MAX_CONCURRENT_REQUESTS),
             token_checks: semaphore(MAX_CONCURRENT_TOKEN_CHECKS),
             memory_kib: semaphore(kib(max_request_memory) as usize),
-            parsed_kib: semaphore(kib(max_request_memory / 2) as usize),
+            parsed_kib: semaphore(kib(max_request_memory / 8 * 3) as usize),
+            trusted_parsed_kib: semaphore(kib(max_request_memory / 8) as usize),
             websockets: semaphore(MAX_WEBSOCKETS),
             anonymous_websockets: semaphore(MAX_ANONYMOUS_WEBSOCKETS),
             shares: Mutex::default(),
@@ -149,11 +155,19 @@ impl Limits {
                 (MAX_CONCURRENT_TRUSTED_REQUESTS, MAX_WEBSOCKETS_PER_CLIENT)
             }
         };
+        let is_trusted = matches!(key, ClientKey::Admin(_) | ClientKey::Attempt(_));
+        let (lane, eighths) = match is_trusted {
+            true => (&self.trusted_parsed_kib, 1),
+            false => (&self.parsed_kib, 3),
+        };
+        let max_parsed = self.max_request_memory / 16 * eighths;
         let share = Arc::new(ClientShare {
             requests: semaphore((self.max_connections / 2).max(1)),
             work: semaphore(work),
             memory_kib: semaphore(kib(self.max_memory_per_client()) as usize),
-            parsed_kib: semaphore(kib(self.max_parsed_per_client()) as usize),
+            parsed_kib: semaphore(kib(max_parsed) as usize),
+            parsed_lane: lane.clone(),
+            max_parsed,
             websockets: semaphore(websockets),
             event_turns: semaphore(1),
         });
@@ -163,10 +177,6 @@ impl Limits {
 
     fn max_memory_per_client(&self) -> u64 {
         self.max_request_memory / 2
-    }
-
-    fn max_parsed_per_client(&self) -> u64 {
-        self.max_request_memory / 4
     }
 
     /// Admits one more request of a client, from its token to the end of its response.
@@ -201,9 +211,9 @@ impl Limits {
 
     /// Waits for memory for a parsed body. One that takes more than the share of the client waits
     /// until it is the only one.
-    pub async fn acquire_parsed(&self, share: &ClientShare, bytes: u64) -> Result<Permits> {
-        let bytes = bytes.min(self.max_parsed_per_client());
-        acquire_bytes(&share.parsed_kib, &self.parsed_kib, bytes, MEMORY_TIMEOUT).await
+    pub async fn acquire_parsed(share: &ClientShare, bytes: u64) -> Result<Permits> {
+        let bytes = bytes.min(share.max_parsed);
+        acquire_bytes(&share.parsed_kib, &share.parsed_lane, bytes, MEMORY_TIMEOUT).await
     }
 
     /// Counts the memory of a response, or rejects it: it would fill memory while it waits.
@@ -328,14 +338,23 @@ mod tests {
         let greedy = limits.share(&user("greedy"));
         let _bodies = limits.acquire_memory(&greedy, 128 << 10).await.unwrap();
         // More than the share of one client.
-        let held = limits.acquire_parsed(&greedy, 1 << 30).await.unwrap();
-        let refused = limits.acquire_parsed(&greedy, 1024).await.unwrap_err();
+        let held = Limits::acquire_parsed(&greedy, 1 << 30).await.unwrap();
+        let refused = Limits::acquire_parsed(&greedy, 1024).await.unwrap_err();
         assert_eq!(refused.status().as_u16(), 429);
         let other = limits.share(&user("other"));
-        let beside = limits.acquire_parsed(&other, 1 << 30).await;
-        assert!(beside.is_ok());
+        let _beside = Limits::acquire_parsed(&other, 1 << 30).await.unwrap();
+        // Two users have all that users may have, and a dispatcher waits for neither.
+        let third = limits.share(&user("third"));
+        assert!(Limits::acquire_parsed(&third, 1024).await.is_err());
+        for key in [
+            ClientKey::Admin("dispatcher".into()),
+            ClientKey::Attempt("one".into()),
+        ] {
+            let share = limits.share(&key);
+            assert!(Limits::acquire_parsed(&share, 1 << 30).await.is_ok());
+        }
         drop(held);
-        assert!(limits.acquire_parsed(&greedy, 1024).await.is_ok());
+        assert!(Limits::acquire_parsed(&greedy, 1024).await.is_ok());
     }
 
     #[test]

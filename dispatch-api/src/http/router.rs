@@ -109,7 +109,7 @@ async fn handle_buffered(
             .await?;
         if block_name(&path).is_none() {
             let is_form = params::is_form(&parts.headers);
-            body.acquire_parsed(limits, share, is_form).await?;
+            body.acquire_parsed(share, is_form).await?;
         }
         body
     };
