@@ -14,6 +14,7 @@ use crate::completion;
 use crate::error::CliError;
 use crate::image::remove;
 use crate::image::{ImageError, ImageName, ImageSource, share, store};
+use crate::job_numbers;
 use crate::printer::{Output, eprint_note, progress};
 use crate::session::Session;
 use crate::text::time_between;
@@ -178,8 +179,13 @@ async fn run_add(args: Add, session: &Session, out: Output) -> Result<(), CliErr
         false => "",
     };
     let whose = match args.all_users {
-        true => ", for all users",
         false => "",
+        true if job_numbers::are_given(client).await? => ", for all users",
+        // Arvados shows a link to those who may read what owns it.
+        true => {
+            "; all users can read it, but this server shows the name to you alone: \
+             they give the portable data hash, or you move its links into a project for them"
+        }
     };
     let all = all.join(", ");
     eprint_note(&format!("image {} {stored}is now {all}{whose}", &id[..12]));

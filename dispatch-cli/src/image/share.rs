@@ -10,7 +10,8 @@ use crate::error::CliError;
 
 /// Shares the collection of an image with all users, unless it is shared already.
 ///
-/// The group is the one that every Arvados cluster has for this purpose.
+/// The group is the one that every Arvados cluster has for this purpose. The names of the image are
+/// not shared with it, except by dispatch-api: Arvados shows a link to readers of its owner.
 pub async fn with_all_users(client: &Client, collection: &Collection) -> Result<(), CliError> {
     let user = client.current_user().await?.uuid.to_string();
     let group = format!("{}-j7d0g-fffffffffffffff", &user[..5]);

@@ -244,6 +244,23 @@ async fn an_image_for_all_users_is_there_for_a_new_user() {
     assert_eq!(seen.as_array().unwrap().len(), 1, "{seen}");
 }
 
+/// A real Arvados shows the name of an image only to those who may read the owner of its link.
+#[tokio::test(flavor = "multi_thread")]
+async fn on_arvados_the_name_of_an_image_is_not_for_all_users() {
+    let fixture = Fixture::as_arvados_with_image().await;
+    let root = fixture.path("root");
+    let share = [
+        "image",
+        "add",
+        "--all-users",
+        "tool",
+        root.to_str().unwrap(),
+    ];
+    let shown = run(fixture.admin_command(&share)).await;
+    let words = "all users can read it, but this server shows the name to you alone";
+    assert!(shown.err.contains(words), "{shown:?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn who_stopped_the_job_of_another_user_is_named() {
     let fixture = Fixture::with_image().await;
