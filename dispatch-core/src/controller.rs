@@ -146,6 +146,7 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
                 attempts,
                 gateway: settings.gateway.take(),
                 max_evictions: settings.max_evictions,
+                stopping: CancellationToken::new(),
             },
             reconciler: Reconciler::new(settings, capabilities),
             health,
@@ -168,6 +169,7 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
 
     /// Runs until `shutdown`, then waits for running tasks. Jobs keep running.
     pub async fn run(mut self, shutdown: CancellationToken) -> Result<(), NotAdmin> {
+        self.runner.stopping = shutdown.clone();
         let changes = Arc::new(ChangeFeed::default());
         let watchers = CancellationToken::new();
         let _stop_watchers = watchers.clone().drop_guard();

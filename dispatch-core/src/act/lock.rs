@@ -88,6 +88,10 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
                 },
             };
             match token {
+                Ok(token) if !is_repeated && self.stopping.is_cancelled() => {
+                    let result = TaskResult::new(self.give_up(token).await, vec![]);
+                    results.push((container, result));
+                }
                 Ok(token) => requests.push(LockRequest {
                     container,
                     etag,
@@ -191,12 +195,17 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
             // Only this token can undo a lost request that takes effect later, so it must stay
             // valid.
             true => Outcome::LockUnknown(token),
-            false => match self.attempts.revoke(&token.uuid).await {
-                Ok(()) => Outcome::NotLocked,
-                Err(_) => Outcome::NotLockedTokenLive(token),
-            },
+            false => self.give_up(token).await,
         };
         TaskResult::new(outcome, vec![failed]).with_feedback(error)
+    }
+
+    /// Revokes the token of an attempt that certainly does not hold the lock.
+    async fn give_up(&self, token: AttemptToken) -> Outcome {
+        match self.attempts.revoke(&token.uuid).await {
+            Ok(()) => Outcome::NotLocked,
+            Err(_) => Outcome::NotLockedTokenLive(token),
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use arvados_client::records::ContainerState;
 use arvados_client::{ContainerUuid, Error};
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
 use crate::act::attempt_tokens::AttemptTokens;
 use crate::api::Api;
@@ -35,6 +36,9 @@ pub struct TaskRunner<A, S> {
     pub max_evictions: u32,
     /// The file storage, in which attempts store logs and results.
     pub storage: Arc<Precondition>,
+    /// Cancelled when the dispatcher stops. Nothing more is locked then: it would be given back,
+    /// and the server allows few locks.
+    pub stopping: CancellationToken,
 }
 
 impl<A: Clone, S> Clone for TaskRunner<A, S> {
@@ -46,6 +50,7 @@ impl<A: Clone, S> Clone for TaskRunner<A, S> {
             gateway: self.gateway.clone(),
             max_evictions: self.max_evictions,
             storage: self.storage.clone(),
+            stopping: self.stopping.clone(),
         }
     }
 }

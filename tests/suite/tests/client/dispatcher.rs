@@ -1,9 +1,14 @@
 //! The dispatcher's loop against the server, with a scripted scheduler.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use arvados_client::records::{Container, ContainerState};
 use arvados_client::{Client, ContainerUuid};
+use dispatch_core::act::TaskRunner;
+use dispatch_core::act::attempt_tokens::{AttemptTokens, TokenMode};
+use dispatch_core::model::task::{Start, Task};
+use dispatch_core::scheduler::submit_host::Precondition;
 use dispatch_core::scheduler::{JobExit, PendingOutlook, PendingReason};
 use dispatch_core::{Controller, Health, Settings};
 use serde_json::json;
@@ -133,6 +138,42 @@ async fn a_drained_dispatcher_leaves_no_lock_without_a_job() {
         locked > 0 && locked < 30,
         "{locked}: this was not in the middle"
     );
+}
+
+/// What was to be locked when the dispatcher stopped keeps its locks and has no token left.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dispatcher_that_stops_locks_nothing_more() {
+    let fixture = Fixture::of_arvados().await;
+    let containers = queue(&fixture, 2).await;
+    let api = fixture.dispatch.clone();
+    let runner = TaskRunner {
+        attempts: AttemptTokens::new(
+            api.clone(),
+            "test".into(),
+            Duration::from_secs(600),
+            TokenMode::PerAttempt,
+        ),
+        api,
+        scheduler: Arc::new(Scripted::new(SubmitBehavior::Mumble)),
+        gateway: None,
+        max_evictions: 1,
+        storage: Arc::new(Precondition::file_storage(None, async || Ok(()))),
+        stopping: CancellationToken::new(),
+    };
+    for (container, locks) in containers.iter().zip([1, 0]) {
+        let record = fixture.user.container(container).await.unwrap();
+        let start = Start {
+            container: container.clone(),
+            etag: record.etag,
+            token: None,
+            max_run_time: None,
+        };
+        let done = runner.run(Task::Start(vec![start])).await;
+        let record = fixture.user.container(container).await.unwrap();
+        assert_eq!(record.lock_count, locks, "{done:?}");
+        runner.stopping.cancel();
+    }
+    assert_eq!(runner.attempts.list(None).await.unwrap().ours.len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
