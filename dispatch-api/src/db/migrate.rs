@@ -18,6 +18,7 @@ const LAYOUT_MIGRATIONS: &[&str] = &[
     include_str!("0009_readers.sql"),
     include_str!("0010_follow_ups.sql"),
     include_str!("0011_priorities_and_images.sql"),
+    include_str!("0012_queue_by_user.sql"),
 ];
 
 #[derive(Debug, thiserror::Error)]
