@@ -18,10 +18,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::listing::{POLL_RETRY_BUDGET, fetch_named, fetch_page, fetch_page_after, parse_row};
-use super::{Api, QueueCursor, RequestAttempts, request_facts};
+use super::{Api, RequestAttempts, request_facts};
 use crate::act::crash_log::{self, CrashLogError, OtherLogs};
 use crate::model::container_record::ListedRecord;
-use crate::model::snapshot::RequestFacts;
+use crate::model::snapshot::{QueueCursor, RequestFacts};
 use crate::observe::change_feed::{ChangeFeed, changed_container};
 use crate::scheduler::submit_host::TrialFailure;
 

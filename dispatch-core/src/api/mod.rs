@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::act::crash_log::{CrashLogError, OtherLogs};
 use crate::model::container_record::ListedRecord;
-use crate::model::snapshot::RequestFacts;
+use crate::model::snapshot::{QueueCursor, RequestFacts};
 use crate::observe::change_feed::ChangeFeed;
 use crate::scheduler::submit_host::TrialFailure;
 
@@ -24,15 +24,6 @@ pub mod error_hint;
 pub(crate) mod listing;
 pub mod log_writer;
 mod request_facts;
-
-/// A position in the queue: the last container that was read.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct QueueCursor {
-    /// Priority of that container.
-    pub priority: i64,
-    /// UUID of that container.
-    pub uuid: ContainerUuid,
-}
 
 /// How often a container request was tried, and may be.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -24,10 +24,31 @@ pub struct SnapshotRequest {
     pub named: BTreeSet<ContainerUuid>,
     /// Time from which all changes are listed. None: changes are not listed.
     pub since: Option<Timestamp>,
-    /// Number of queue pages to read. 0 if the queue was listed a short time ago.
-    pub pages: u64,
+    /// What to read of the queue.
+    pub queue: QueueRead,
     /// Resource requests that were read earlier.
     pub needs: Arc<KnownNeeds>,
+}
+
+/// A position in the queue: the last container that was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QueueCursor {
+    /// Priority of that container.
+    pub priority: i64,
+    /// UUID of that container.
+    pub uuid: ContainerUuid,
+}
+
+/// What a poll reads of the queue.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum QueueRead {
+    /// Nothing: it was listed a short time ago.
+    #[default]
+    Nothing,
+    /// The first page, and the first of users whom that does not show.
+    Head,
+    /// The same, and the page after this position.
+    HeadAnd(QueueCursor),
 }
 
 /// What was read once of each container.
@@ -73,6 +94,8 @@ pub struct ApiSnapshot {
     pub malformed: BTreeMap<ContainerUuid, String>,
     /// Whether the queue continues after the part that was read.
     pub more_queued: bool,
+    /// Where the next page of the queue begins. None: the queue was read to its end.
+    pub next_page: Option<QueueCursor>,
     /// Whether there were too many changes to list. Any container that was not named may have
     /// changed.
     pub missed_changes: bool,

@@ -9,10 +9,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use arvados_client::records::ContainerState;
 use arvados_client::{ContainerUuid, Error, UserUuid};
 
-use crate::api::{Api, QueueCursor};
+use crate::api::Api;
 use crate::model::container_record::{ContainerSnapshot, ListedRecord};
 use crate::model::owner::Weight;
-use crate::model::snapshot::{ApiSnapshot, MAX_NAMED_PER_QUERY, SnapshotRequest};
+use crate::model::snapshot::{
+    ApiSnapshot, MAX_NAMED_PER_QUERY, QueueCursor, QueueRead, SnapshotRequest,
+};
 use crate::model::turns::in_turns;
 use crate::observe::owners::{OwnerNames, named_owners};
 
@@ -33,24 +35,14 @@ pub async fn fetch_snapshot(
     request: &SnapshotRequest,
 ) -> Result<ApiSnapshot, Error> {
     let mut snapshot = ApiSnapshot::default();
-    let mut cursor: Option<QueueCursor> = None;
-    let mut may_hide_others = false;
-    for _ in 0..request.pages {
-        let page = api
-            .queued(cursor.as_ref(), &BTreeSet::new(), PAGE_SIZE)
-            .await?;
-        // A server may return a short page although more records follow. Only an empty page is the
-        // end.
-        snapshot.more_queued = !page.is_empty();
-        may_hide_others = page.len() >= LONG_PAGE;
-        cursor = page.iter().rev().find_map(cursor_of).or(cursor);
-        snapshot.ingest(page);
-        if !snapshot.more_queued {
-            break;
+    if request.queue != QueueRead::Nothing {
+        let head_hides_others = read_page(api, None, &mut snapshot).await? >= LONG_PAGE;
+        if head_hides_others {
+            fetch_other_users(api, &mut snapshot).await?;
         }
     }
-    if may_hide_others {
-        fetch_other_users(api, &mut snapshot).await?;
+    if let (QueueRead::HeadAnd(start), true) = (&request.queue, snapshot.more_queued) {
+        read_page(api, Some(start), &mut snapshot).await?;
     }
     // Changes are read after the queue. Of two versions of a record the later one counts.
     if let Some(since) = request.since {
@@ -94,6 +86,21 @@ pub async fn fetch_snapshot(
         snapshot.missing.clear();
     }
     Ok(snapshot)
+}
+
+/// Reads the page of the queue after `start`, or the first one. Returns its length.
+async fn read_page(
+    api: &impl Api,
+    start: Option<&QueueCursor>,
+    snapshot: &mut ApiSnapshot,
+) -> Result<usize, Error> {
+    let page = api.queued(start, &BTreeSet::new(), PAGE_SIZE).await?;
+    let length = page.len();
+    // A server may return a short page although more records follow. Only an empty page is the end.
+    snapshot.more_queued = length > 0;
+    snapshot.next_page = page.iter().rev().find_map(cursor_of);
+    snapshot.ingest(page);
+    Ok(length)
 }
 
 /// Reads the queued containers of users whom the pages read so far do not show, because others have
@@ -166,7 +173,13 @@ async fn fetch_needs(
     }
     // Queued containers without a resource request wait for a later snapshot. Locked and running
     // containers are kept in any case.
-    snapshot.more_queued |= !unread.is_empty();
+    if !unread.is_empty() {
+        snapshot.more_queued = true;
+        snapshot.next_page = match &request.queue {
+            QueueRead::HeadAnd(start) => Some(start.clone()),
+            QueueRead::Head | QueueRead::Nothing => None,
+        };
+    }
     let containers = &mut snapshot.containers;
     containers
         .retain(|uuid, record| record.state != ContainerState::Queued || !unread.contains(uuid));

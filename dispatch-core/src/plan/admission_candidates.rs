@@ -1,16 +1,12 @@
-//! The containers whose admission the scheduler is asked for, and how many pages of the queue the
-//! next poll reads for them.
+//! The containers whose admission the scheduler is asked for, and those that it has not accepted
+//! yet.
 
 use arvados_client::ContainerUuid;
 use arvados_client::records::ContainerState;
 
-use crate::model::resources::Admission;
 use crate::model::scheduling::Candidate;
 use crate::model::world::{ObservedContainer, Phase, World};
 use crate::plan::{Policy, start_order, workflow_runners};
-
-/// Maximum number of queue pages in one poll.
-const MAX_PAGES: u64 = 64;
 
 /// The containers that may start as soon as there is room, in their order. Containers that
 /// must wait for another reason are left out, so that they do not block others.
@@ -45,17 +41,6 @@ fn candidate(world: &World, uuid: &ContainerUuid, known: &ObservedContainer) -> 
     }
 }
 
-/// Number of queue pages that the next poll reads. It doubles while no container seen so far can
-/// ever run here, because those containers would hide the rest of the queue.
-pub fn pages(now: u64, more_queued: bool, fits: &[Admission]) -> u64 {
-    let hopeless = fits.iter().all(|fit| fit.never().is_some());
-    match (hopeless, more_queued) {
-        (true, true) => (now * 2).min(MAX_PAGES),
-        (true, false) => now,
-        (false, _) => now.div_ceil(2),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -63,7 +48,7 @@ mod tests {
     use arvados_client::TokenUuid;
 
     use super::*;
-    use crate::model::resources::ResourceRequest;
+    use crate::model::resources::{Admission, ResourceRequest};
     use crate::model::world::{Attempt, LockHolder, MonotonicTime};
 
     const POLICY: Policy = Policy {
@@ -123,20 +108,5 @@ mod tests {
         assert_eq!(numbers(&in_transit(&world)), [4, 5]);
         world.now = MonotonicTime(Duration::from_secs(11));
         assert_eq!(numbers(&admission_candidates(&world, &POLICY)), [7, 2, 1]);
-    }
-
-    #[test]
-    fn a_hopeless_head_does_not_hide_the_rest() {
-        let never = Admission::Never(String::new());
-        let rows = [
-            (1, true, vec![never.clone()], 2),
-            (64, true, vec![never.clone()], 64),
-            (4, false, vec![never.clone()], 4),
-            (4, true, vec![never, Admission::Now], 2),
-            (1, false, vec![Admission::Now], 1),
-        ];
-        for (now, more, fits, expected) in rows {
-            assert_eq!(pages(now, more, &fits), expected, "{now} {more} {fits:?}");
-        }
     }
 }

@@ -361,6 +361,7 @@ fn stop_duplicates(view: ContainerView<'_>, attempt: &TokenUuid, actions: &mut V
 
 pub mod admission_candidates;
 mod places;
+pub mod queue_sweep;
 pub(crate) mod start_order;
 #[cfg(test)]
 pub(crate) mod tests;

@@ -43,7 +43,11 @@ impl Reconciler {
         self.submits.backoff.prune(self.world.now);
         let mut events = Vec::new();
         let queue = &mut self.poll.queue;
-        queue.pages = admission_candidates::pages(queue.pages, queue.has_more, &fits);
+        if let Some(next) = queue.read_to.take()
+            && queue.sweep.advance(next, &fits)
+        {
+            self.reports.queue_was_passed();
+        }
         for (candidate, fit) in waiting.iter().zip(fits) {
             let container = &candidate.container;
             let event = match &fit {

@@ -17,12 +17,16 @@ use crate::model::snapshot::{
 use crate::model::world::{
     Attempt, JobListing, LockHolder, MonotonicTime, ObservedContainer, Phase,
 };
+use crate::plan::start_order;
 use crate::reconcile::Reconciler;
 use crate::reconcile::newest_change::NewestChange;
 
 /// Number of queue listings after which everything is requested, because not every change updates
 /// `modified_at`.
 const FULL_SNAPSHOT_PERIOD: u64 = 20;
+/// Number of further pages in a poll interval while nothing known can ever run here.
+const SWEEPS_PER_POLL_INTERVAL: u32 = 4;
+
 impl Reconciler {
     /// Records that the poll under way failed. Changes reported by events stay pending. If a full
     /// poll failed, the next one asks only for changes, which the server may still be able to
@@ -56,7 +60,7 @@ impl Reconciler {
             .newest_change
             .as_ref()
             .filter(|_| self.poll.is_partial);
-        let named = match self.poll.is_partial {
+        let mut named: BTreeSet<ContainerUuid> = match self.poll.is_partial {
             false => followed,
             true => followed
                 .into_iter()
@@ -67,10 +71,16 @@ impl Reconciler {
                 })
                 .collect(),
         };
+        // What can run here is kept, wherever in the queue it is.
+        if self.poll.queue.sweep.is_under_way() {
+            let (world, policy) = (&self.world, self.policy());
+            let waiting = start_order::waiting_in_order(world, &policy).cloned();
+            named.extend(waiting.take(MAX_NAMED_PER_QUERY));
+        }
         SnapshotRequest {
             named,
             since: since.and_then(NewestChange::all_seen_before),
-            pages: self.poll.queue.pages,
+            queue: self.poll.queue.sweep.read(),
             needs: self.poll.known_needs.clone(),
         }
     }
@@ -79,7 +89,8 @@ impl Reconciler {
     ///
     /// - once every poll interval;
     /// - when changes may have been missed, or too many containers changed to ask for by name;
-    /// - when every container of the known pages is taken and the queue has more.
+    /// - when every container of the known pages is taken and the queue has more;
+    /// - sooner, while nothing at the head of the queue can ever run here.
     fn should_list_queue(&self, now: MonotonicTime) -> bool {
         // Slightly less than the interval, so that a poll that is a moment early is not put off by
         // a whole interval.
@@ -89,6 +100,15 @@ impl Reconciler {
             || self.poll.pending_changes.everything
             || self.poll.pending_changes.containers.len() > MAX_NAMED_PER_QUERY
             || self.needs_next_page()
+            || self.is_sweep_due(now)
+    }
+
+    /// Whether it is time for one more page behind a head of the queue that can never run here.
+    pub(crate) fn is_sweep_due(&self, now: MonotonicTime) -> bool {
+        let queue = &self.poll.queue;
+        let interval = self.settings.poll_interval / SWEEPS_PER_POLL_INTERVAL;
+        let is_past = |at| now.since(at) >= interval;
+        queue.sweep.is_urgent() && queue.listed_at.is_none_or(is_past)
     }
 
     /// Requests only containers that events named, and those that need a record.
@@ -137,6 +157,7 @@ impl Reconciler {
             self.poll.newest_change =
                 NewestChange::after(newest, snapshot.newest_change(), self.poll.began, now);
             self.poll.queue.has_more = snapshot.more_queued;
+            self.poll.queue.read_to = Some(snapshot.next_page);
         }
         if snapshot.missed_changes {
             self.poll.count = 0;
@@ -208,8 +229,10 @@ impl Reconciler {
             .deleted
             .retain(|uuid| !self.poll.acted_since.contains(uuid));
         let readable = &self.world.containers;
-        self.reports
-            .retain(|uuid| readable.contains_key(uuid) || snapshot.malformed.contains_key(uuid));
+        let is_partly_read = self.poll.queue.sweep.is_under_way();
+        self.reports.retain(is_partly_read, |uuid| {
+            readable.contains_key(uuid) || snapshot.malformed.contains_key(uuid)
+        });
         let refused = snapshot.malformed.into_iter().filter_map(|(uuid, why)| {
             self.reports
                 .record_not_run(uuid, format!("cannot parse its record: {why}"))

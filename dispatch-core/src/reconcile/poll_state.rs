@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use arvados_client::ContainerUuid;
 
-use crate::model::snapshot::{KnownNeeds, PendingChanges};
+use crate::model::snapshot::{KnownNeeds, PendingChanges, QueueCursor};
 use crate::model::world::MonotonicTime;
+use crate::plan::queue_sweep::QueueSweep;
 use crate::reconcile::newest_change::NewestChange;
 
 /// The state of API polls.
@@ -40,25 +41,16 @@ pub(crate) struct PollState {
 }
 
 /// How much of the queue polls read.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct QueuePosition {
-    /// Number of pages that the next poll reads.
-    pub(crate) pages: u64,
+    /// What the next poll reads.
+    pub(crate) sweep: QueueSweep,
+    /// Where the queue continues after what the last poll read of it, until its admission is known.
+    pub(crate) read_to: Option<Option<QueueCursor>>,
     /// Whether the queue continues after the part that was read.
     pub(crate) has_more: bool,
     /// Start of the last poll that listed the queue; `None` makes the next one list it.
     pub(crate) listed_at: Option<MonotonicTime>,
     /// Whether a container was locked since the last listing of the queue began.
     pub(crate) locked_since_listing: bool,
-}
-
-impl Default for QueuePosition {
-    fn default() -> Self {
-        Self {
-            pages: 1,
-            has_more: false,
-            listed_at: None,
-            locked_since_listing: false,
-        }
-    }
 }

@@ -12,11 +12,21 @@ use crate::reconcile::pending_reasons::ReportedReasons;
 /// Maximum number of reasons with which the deferral of one container is emitted.
 const MAX_DEFERRALS: usize = 3;
 
+/// A reason not to run a container.
+#[derive(Debug)]
+pub(crate) struct NotRun {
+    reason: String,
+    /// The pass over the queue that found it last.
+    pass: u64,
+}
+
 /// Reports about containers that do not run.
 #[derive(Debug, Default)]
 pub(crate) struct Reports {
     /// Reasons not to run that were emitted.
-    pub(crate) not_run: BTreeMap<ContainerUuid, String>,
+    pub(crate) not_run: BTreeMap<ContainerUuid, NotRun>,
+    /// Number of times that the whole queue was read page by page.
+    passes: u64,
     /// Reasons of deferrals that were emitted.
     deferred: BTreeMap<ContainerUuid, Vec<String>>,
     /// The same of the obstacle that holds all containers now.
@@ -38,8 +48,19 @@ impl Reports {
         container: ContainerUuid,
         reason: String,
     ) -> Option<Decision> {
-        let known = self.not_run.insert(container.clone(), reason.clone());
-        (known.as_ref() != Some(&reason)).then_some(Decision::DecidedNotToRun { container, reason })
+        let told = NotRun {
+            reason: reason.clone(),
+            pass: self.passes,
+        };
+        let known = self.not_run.insert(container.clone(), told);
+        let is_known = known.is_some_and(|known| known.reason == reason);
+        (!is_known).then_some(Decision::DecidedNotToRun { container, reason })
+    }
+
+    /// The whole queue was read page by page. What it did not show has gone.
+    pub(crate) fn queue_was_passed(&mut self) {
+        self.not_run.retain(|_, told| told.pass == self.passes);
+        self.passes += 1;
     }
 
     /// The decision to submit a container later, because the scheduler rejects such jobs. `None` if
@@ -126,9 +147,16 @@ impl Reports {
             .insert(container.clone(), reason.to_owned());
     }
 
-    /// Forgets the containers that are not known any more.
-    pub(crate) fn retain(&mut self, is_known: impl Fn(&ContainerUuid) -> bool) {
-        self.not_run.retain(|uuid, _| is_known(uuid));
+    /// Forgets the containers that are not known any more, except why they do not run if the queue
+    /// is being read page by page (`is_partly_read`).
+    pub(crate) fn retain(
+        &mut self,
+        is_partly_read: bool,
+        is_known: impl Fn(&ContainerUuid) -> bool,
+    ) {
+        if !is_partly_read {
+            self.not_run.retain(|uuid, _| is_known(uuid));
+        }
         self.deferred.retain(|container, _| is_known(container));
         self.obstructed.retain(|container, _| is_known(container));
     }
@@ -176,7 +204,7 @@ mod tests {
         let container = ContainerUuid::generate("zzzzz");
         let mut reports = Reports::default();
         let mut is_told = |is_known: bool, reason| {
-            reports.retain(|_| is_known);
+            reports.retain(false, |_| is_known);
             reports.record_deferred(&container, reason).is_some()
         };
         for (is_known, reason, expected) in [

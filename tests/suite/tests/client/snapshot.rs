@@ -1,7 +1,7 @@
 //! The dispatcher's snapshot of a server that returns shorter pages than asked for.
 
 use arvados_client::ContainerUuid;
-use dispatch_core::model::snapshot::SnapshotRequest;
+use dispatch_core::model::snapshot::{QueueRead, SnapshotRequest};
 use dispatch_core::observe::api_snapshot::fetch_snapshot;
 use dispatch_core::observe::owners::OwnerNames;
 use serde_json::json;
@@ -34,7 +34,7 @@ async fn a_page_that_was_cut_deletes_nothing() {
     let interest = SnapshotRequest {
         named: followed.iter().cloned().chain([gone.clone()]).collect(),
         since: None,
-        pages: 1,
+        queue: QueueRead::Head,
         ..SnapshotRequest::default()
     };
     let seen = fetch_snapshot(&fixture.dispatch, &OwnerNames::default(), &interest)
@@ -55,7 +55,7 @@ async fn many_that_are_missing_cost_few_reads() {
     let fixture = Fixture::new().await;
     let interest = SnapshotRequest {
         named: (0..200).map(|_| ContainerUuid::generate("local")).collect(),
-        pages: 1,
+        queue: QueueRead::Head,
         ..SnapshotRequest::default()
     };
     for (client, missing) in [(&fixture.dispatch, 50), (&fixture.user, 0)] {

@@ -4,7 +4,9 @@ use arvados_client::records::Container;
 use serde_json::json;
 
 use super::*;
-use crate::model::snapshot::{ApiSnapshot, PendingChanges};
+use crate::model::snapshot::{
+    ApiSnapshot, PendingChanges, QueueCursor, QueueRead, SnapshotRequest,
+};
 
 #[test]
 fn the_next_page_is_read_once_after_the_known_one_is_taken() {
@@ -124,4 +126,92 @@ fn a_container_that_an_event_named_is_requested() {
         [container].into(),
         "everything is still to be seen"
     );
+}
+
+/// A server with a queue, which it shows two containers at a time.
+struct ShortPages(Vec<ContainerUuid>);
+
+impl ShortPages {
+    fn answer(&self, request: &SnapshotRequest) -> ApiSnapshot {
+        let after = |start: Option<&QueueCursor>| -> Vec<ContainerUuid> {
+            let is_after = |uuid: &&ContainerUuid| start.is_none_or(|start| **uuid > start.uuid);
+            self.0.iter().filter(is_after).take(2).cloned().collect()
+        };
+        let pages = match &request.queue {
+            QueueRead::Nothing => vec![],
+            QueueRead::Head => vec![after(None)],
+            QueueRead::HeadAnd(start) => vec![after(None), after(Some(start))],
+        };
+        let last = pages.last().and_then(|page| page.last()).cloned();
+        let next_page = last.map(|uuid| QueueCursor { priority: 1, uuid });
+        let named = request.named.iter().filter(|uuid| self.0.contains(uuid));
+        let record = |uuid: ContainerUuid| {
+            let record = json!({"uuid": uuid, "state": "Queued", "priority": 1});
+            let record: Container = serde_json::from_value(record).unwrap();
+            (uuid, record.into())
+        };
+        let shown = pages.concat().into_iter().chain(named.cloned());
+        ApiSnapshot {
+            containers: shown.map(record).collect(),
+            more_queued: next_page.is_some(),
+            next_page,
+            ..ApiSnapshot::default()
+        }
+    }
+}
+
+/// A few containers that can run are found behind many that never can. A poll reads few pages,
+/// and each container is reported once.
+#[test]
+fn what_can_run_is_found_behind_many_that_never_can() {
+    let mut queue: Vec<_> = (0..20).map(|_| ContainerUuid::generate("zzzzz")).collect();
+    queue.sort();
+    let runs = [queue[9].clone(), queue[17].clone()];
+    let mut server = ShortPages(queue.clone());
+    let mut reconciler = reconciler(500);
+    let mut now = START;
+    let (mut told, mut found, mut hurried) = (Vec::new(), String::new(), String::new());
+    for _ in 0..60 {
+        assert!(reconciler.world.containers.len() <= 6);
+        now = MonotonicTime(now.0 + reconciler.settings.poll_interval);
+        let request = reconciler.next_request(now, PendingChanges::default());
+        told.extend(reconciler.apply_snapshot(now, server.answer(&request)));
+        let (waiting, _) = reconciler.candidates(now);
+        let fits = waiting
+            .iter()
+            .map(|one| match runs.contains(&one.container) {
+                true => Admission::Later("room".into()),
+                false => Admission::Never("too large".to_owned()),
+            });
+        let fits = fits.collect();
+        told.extend(reconciler.apply_admission(&waiting, fits));
+        let known = |uuid: &&ContainerUuid| reconciler.world.containers.contains_key(*uuid);
+        // The first pass has more pages in a poll interval.
+        let soon = MonotonicTime(now.0 + reconciler.settings.poll_interval / 4);
+        hurried.push(if reconciler.needs_poll(soon) {
+            'x'
+        } else {
+            '.'
+        });
+        found.push(if runs.iter().any(|uuid| known(&uuid)) {
+            'x'
+        } else {
+            '.'
+        });
+        if found.ends_with("xxxxx") {
+            // They waited for five polls, and run now.
+            server.0.retain(|uuid| {
+                !(runs.contains(uuid) && reconciler.world.containers.contains_key(uuid))
+            });
+        }
+    }
+    // One page after the other is read, again and again.
+    let expected = [&"....xxxxx".repeat(2)[..], &".".repeat(42)].concat();
+    assert_eq!(found, expected);
+    let expected = [&"xxxx.....".repeat(2)[..], "x", &".".repeat(41)].concat();
+    assert_eq!(hurried, expected);
+    let mut told: Vec<_> = told.iter().map(|event| event.container().clone()).collect();
+    told.sort();
+    queue.retain(|uuid| !runs.contains(uuid));
+    assert_eq!(told, queue);
 }
