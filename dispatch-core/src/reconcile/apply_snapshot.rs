@@ -99,16 +99,20 @@ impl Reconciler {
         self.poll.queue.listed_at.is_none_or(is_due)
             || self.poll.pending_changes.everything
             || self.poll.pending_changes.containers.len() > MAX_NAMED_PER_QUERY
-            || self.needs_next_page()
+            || self.needs_next_page(now)
             || self.is_sweep_due(now)
     }
 
     /// Whether it is time for one more page behind a head of the queue that can never run here.
     pub(crate) fn is_sweep_due(&self, now: MonotonicTime) -> bool {
-        let queue = &self.poll.queue;
+        self.poll.queue.sweep.is_urgent() && self.may_sweep(now)
+    }
+
+    /// Whether the last such page was read long enough ago.
+    pub(crate) fn may_sweep(&self, now: MonotonicTime) -> bool {
         let interval = self.settings.poll_interval / SWEEPS_PER_POLL_INTERVAL;
         let is_past = |at| now.since(at) >= interval;
-        queue.sweep.is_urgent() && queue.listed_at.is_none_or(is_past)
+        self.poll.queue.listed_at.is_none_or(is_past)
     }
 
     /// Requests only containers that events named, and those that need a record.

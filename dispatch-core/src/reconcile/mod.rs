@@ -328,8 +328,8 @@ impl Reconciler {
 
     /// Whether every startable container of the known queue pages is taken and the queue has more.
     /// A container that waits for room here is not taken: a full machine needs no further pages.
-    /// Behind a head that can never run here the pages have times of their own (`is_sweep_due`).
-    pub fn needs_next_page(&self) -> bool {
+    /// Behind many that can never run here, pages have times of their own (`may_sweep`).
+    pub fn needs_next_page(&self, now: MonotonicTime) -> bool {
         let can_start = |(uuid, known): (&ContainerUuid, &ObservedContainer)| {
             known.state == ContainerState::Queued
                 && known.priority > 0
@@ -337,8 +337,7 @@ impl Reconciler {
                 && !self.world.retry_at.contains_key(uuid)
         };
         let queue = &self.poll.queue;
-        let is_at_head = !queue.sweep.is_under_way();
-        is_at_head
+        (!queue.sweep.is_slow() || self.may_sweep(now))
             && queue.locked_since_listing
             && queue.has_more
             && !self.world.containers.iter().any(can_start)
@@ -348,7 +347,7 @@ impl Reconciler {
     /// because a container went back to it, or to admit one whose time to wait is over.
     pub fn needs_poll(&self, now: MonotonicTime) -> bool {
         self.poll.queue.listed_at.is_none()
-            || self.needs_next_page()
+            || self.needs_next_page(now)
             || self.is_sweep_due(now)
             || self.world.retry_at.values().any(|at| *at <= now)
     }

@@ -57,9 +57,10 @@ impl Reports {
         (!is_known).then_some(Decision::DecidedNotToRun { container, reason })
     }
 
-    /// The whole queue was read page by page. What it did not show has gone.
+    /// The whole queue was read page by page. What it did not show twice has gone. Jobs are listed
+    /// at other times, so once is not enough.
     pub(crate) fn queue_was_passed(&mut self) {
-        self.not_run.retain(|_, told| told.pass == self.passes);
+        self.not_run.retain(|_, told| told.pass + 1 >= self.passes);
         self.passes += 1;
     }
 

@@ -14,7 +14,7 @@ fn the_next_page_is_read_once_after_the_known_one_is_taken() {
     queued(&mut reconciler);
     let container = reconciler.world.containers.keys().next().unwrap().clone();
     reconciler.poll.queue.has_more = true;
-    assert!(!reconciler.needs_next_page(), "there is one");
+    assert!(!reconciler.needs_next_page(START), "there is one");
     let token = AttemptToken {
         uuid: TokenUuid::generate("zzzzz"),
         token: Token::new("secret"),
@@ -26,16 +26,28 @@ fn the_next_page_is_read_once_after_the_known_one_is_taken() {
         Outcome::Locked(token),
         Feedback::default(),
     );
-    assert!(reconciler.needs_next_page());
+    assert!(reconciler.needs_next_page(START));
+    // Behind many that can never run, the next page has time. Where all were being locked while the
+    // queue was listed, it has none.
+    let soon = MonotonicTime(START.0 + reconciler.settings.poll_interval / 4);
+    let never = [Admission::Never(String::new())];
+    reconciler.poll.queue.listed_at = Some(START);
+    for (fits, is_needed) in [(&never[..], false), (&[], true)] {
+        let uuid = ContainerUuid::generate("zzzzz");
+        let next = Some(QueueCursor { priority: 1, uuid });
+        reconciler.poll.queue.sweep.advance(next, fits);
+        assert_eq!(reconciler.needs_next_page(START), is_needed, "{fits:?}");
+        assert!(reconciler.needs_next_page(soon));
+    }
     reconciler.next_request(START, PendingChanges::default());
-    assert!(!reconciler.needs_next_page(), "a poll is under way");
+    assert!(!reconciler.needs_next_page(START), "a poll is under way");
     // A container that waits for room counts as not taken.
     reconciler.poll.queue.locked_since_listing = true;
     queued(&mut reconciler);
     for known in reconciler.world.containers.values_mut() {
         known.fit = Admission::Later("room".into());
     }
-    assert!(!reconciler.needs_next_page(), "one waits for room");
+    assert!(!reconciler.needs_next_page(START), "one waits for room");
 }
 
 /// What was given back is listed with the queue at once, not after the poll interval, and admitted
