@@ -44,6 +44,26 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
         Some(AttemptDir::of(home, container))
     }
 
+    /// Records the token before it locks the container. See [`AttemptDir::record_lock`].
+    pub(super) async fn record_lock(&self, container: &ContainerUuid, token: &AttemptToken) {
+        let token = token.token.clone();
+        if !self.attempts.is_shared()
+            && let Some(dir) = self.attempt_dir(container)
+            && let Err(error) = dir.with_timeout(move |dir| dir.record_lock(&token)).await
+        {
+            tracing::warn!(%container, %error, "could not record the token with which the container is locked");
+        }
+    }
+
+    /// Removes the record of a lock that was not granted.
+    pub(super) async fn forget_lock(&self, container: &ContainerUuid) {
+        if let Some(dir) = self.attempt_dir(container)
+            && let Err(error) = dir.with_timeout(AttemptDir::forget_lock).await
+        {
+            tracing::debug!(%container, %error, "could not remove the record of a lock");
+        }
+    }
+
     /// Records in the job directory that no job of this attempt was submitted. The next run of the
     /// dispatcher then submits it with the same lock. Without the record, that run unlocks it.
     pub(super) async fn record_not_submitted(&self, container: &ContainerUuid, of: &TokenUuid) {

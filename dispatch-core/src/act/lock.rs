@@ -7,6 +7,7 @@ use arvados_client::api::WantedLock;
 use arvados_client::error::StatusCode;
 use arvados_client::{ContainerUuid, Error};
 use fail_points::fail_point;
+use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
 
 use crate::act::attempt_tokens::MintError;
@@ -89,7 +90,7 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
             };
             match token {
                 Ok(token) if !is_repeated && self.stopping.is_cancelled() => {
-                    let result = TaskResult::new(self.give_up(token).await, vec![]);
+                    let result = TaskResult::new(self.give_up(&container, token).await, vec![]);
                     results.push((container, result));
                 }
                 Ok(token) => requests.push(LockRequest {
@@ -102,6 +103,10 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
             }
         }
         if !requests.is_empty() {
+            let records = requests
+                .iter()
+                .map(|one| self.record_lock(&one.container, &one.token));
+            join_all(records).await;
             results.extend(self.lock(requests).await);
         }
         Ok(results)
@@ -187,7 +192,7 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
             return locked(container, token);
         }
         let failed = Decision::LockFailed {
-            container,
+            container: container.clone(),
             error: error.to_string(),
             lost: error.is_refused() || error.is_stale(),
         };
@@ -195,13 +200,14 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
             // Only this token can undo a lost request that takes effect later, so it must stay
             // valid.
             true => Outcome::LockUnknown(token),
-            false => self.give_up(token).await,
+            false => self.give_up(&container, token).await,
         };
         TaskResult::new(outcome, vec![failed]).with_feedback(error)
     }
 
     /// Revokes the token of an attempt that certainly does not hold the lock.
-    async fn give_up(&self, token: AttemptToken) -> Outcome {
+    async fn give_up(&self, container: &ContainerUuid, token: AttemptToken) -> Outcome {
+        self.forget_lock(container).await;
         match self.attempts.revoke(&token.uuid).await {
             Ok(()) => Outcome::NotLocked,
             Err(_) => Outcome::NotLockedTokenLive(token),

@@ -2,6 +2,9 @@
 //!
 //! Input: credentials for crunch-run, and the output log that the job writes. Output: the token
 //! file, and the end of the job's output with its last status line.
+//!
+//! From before the lock until the directory is made, the token is in a file elsewhere: whoever
+//! finds a directory takes it for that of a job.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -17,6 +20,8 @@ use crate::scheduler::credentials::Credentials;
 
 /// Number of bytes read from the end of the job's output.
 const OUTPUT_TAIL_BYTES: u64 = 2000;
+/// The directory, beside those of the jobs, of the tokens that are about to lock a container.
+const LOCKS_DIR: &str = "locking";
 /// Timeout of one operation on the directory.
 const FILE_SYSTEM_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -56,32 +61,60 @@ impl AttemptDir {
         }
     }
 
-    /// The containers with a token file in the state directory `home`, and their attempts.
+    /// The containers whose tokens are recorded in the state directory `home`, and their attempts.
     pub async fn all(home: &Path) -> Vec<(ContainerUuid, TokenUuid)> {
         let dir = Self {
             path: home.to_owned(),
         };
         let read = dir.with_timeout(|dir| {
-            let entries = fs::read_dir(&dir.path)?.flatten().flat_map(|entry| {
+            let locks = host_state::file::if_present(fs::read_dir(dir.path.join(LOCKS_DIR)))?;
+            // A lock is later than the job of an earlier attempt.
+            let entries = fs::read_dir(&dir.path)?.chain(locks.into_iter().flatten());
+            let known = entries.flatten().flat_map(|entry| {
                 let name = entry.file_name();
                 let container = name
                     .to_str()
                     .and_then(|name| ContainerUuid::parse(name).ok());
-                let files = container.is_some().then(|| fs::read_dir(entry.path()).ok());
-                let files = files.flatten().into_iter().flatten().flatten();
-                let tokens = files.filter_map(|file| token_in(&file.path()));
-                let attempts = tokens.filter_map(|token| token.uuid());
+                let tokens = container.is_some().then(|| tokens_at(&entry.path()));
+                let attempts = tokens
+                    .into_iter()
+                    .flatten()
+                    .filter_map(|token| token.uuid());
                 attempts
-                    .map(|attempt| (container.clone(), attempt))
+                    .filter_map(|attempt| Some((container.clone()?, attempt)))
                     .collect::<Vec<_>>()
             });
-            let known = entries.filter_map(|(container, attempt)| Some((container?, attempt)));
             Ok(known.collect())
         });
         read.await.unwrap_or_else(|error| {
             tracing::warn!(directory = %home.display(), %error, "could not read the directories of earlier jobs");
             Vec::new()
         })
+    }
+
+    /// Records the token before its lock is requested. After a restart with a dispatch token of
+    /// another user, no server shows this token, and only this token can unlock. The record lasts
+    /// until the directory is made or removed. It is not synced: what is lost in a crash of the
+    /// machine is only one of two things that both have to go wrong.
+    pub fn record_lock(&self, token: &Token) -> io::Result<()> {
+        let file = self.lock_record();
+        file.parent()
+            .map_or(Ok(()), host_state::private_dir::create)?;
+        let mut options = OpenOptions::new();
+        let options = options.write(true).create(true).truncate(true);
+        let mut record = options.mode(0o600).open(file)?;
+        record.write_all(token.expose().as_bytes())?;
+        Ok(nix::unistd::close(record)?)
+    }
+
+    /// Removes what [`Self::record_lock`] recorded.
+    pub fn forget_lock(&self) -> io::Result<()> {
+        host_state::file::if_present(fs::remove_file(self.lock_record())).map(|_| ())
+    }
+
+    fn lock_record(&self) -> PathBuf {
+        let locks = self.path.with_file_name(LOCKS_DIR);
+        locks.join(self.path.file_name().unwrap_or_default())
     }
 
     /// Path of the directory.
@@ -127,7 +160,8 @@ impl AttemptDir {
         let read = self.with_timeout(move |dir| {
             let withdrawn = dir.withdrawn_token_file(&attempt);
             let files = [dir.token_file_of(&attempt), dir.token_file(), withdrawn];
-            let mut tokens = files.iter().filter_map(|file| token_in(file));
+            let files = files.into_iter().chain([dir.lock_record()]);
+            let mut tokens = files.filter_map(|file| first_token(&file));
             Ok(tokens.find(|token| token.uuid().as_ref() == Some(&attempt)))
         });
         read.await.ok().flatten()
@@ -154,7 +188,7 @@ impl AttemptDir {
     }
 
     fn create_with(&self, name: &str, credentials: &Credentials) -> io::Result<()> {
-        self.remove()?;
+        host_state::file::remove_tree(&self.path)?;
         DirBuilder::new().mode(0o700).create(&self.path)?;
         fail_point("dispatcher.directory-made");
         // The file is not synced, because that would take longer than the rest of a submission. A
@@ -164,7 +198,7 @@ impl AttemptDir {
         let file = self.new_file(name, credentials.file_content().expose().as_bytes())?;
         nix::unistd::close(file)?;
         fail_point("dispatcher.token-written");
-        Ok(())
+        self.forget_lock()
     }
 
     /// Writes and syncs a file that only the dispatcher's user can read.
@@ -209,9 +243,10 @@ impl AttemptDir {
         Ok(OutputTail { text, status_line })
     }
 
-    /// Removes the directory. A missing directory is a success.
+    /// Removes the directory and the record of a lock. A missing directory is a success.
     pub fn remove(&self) -> io::Result<()> {
-        host_state::file::remove_tree(&self.path)
+        host_state::file::remove_tree(&self.path)?;
+        self.forget_lock()
     }
 
     /// Runs `work` on a blocking thread, with a timeout of 30 s: the directory may be on a file
@@ -255,11 +290,23 @@ impl AttemptDir {
     }
 }
 
-/// The token on the first line of a token file. None: the file is another one, or cannot be read.
-fn token_in(file: &Path) -> Option<Token> {
-    let name = file.file_name()?.to_str()?;
-    let is_token = name.starts_with(job_dir::TOKEN_FILE);
-    let content = is_token.then(|| fs::read_to_string(file).ok()).flatten()?;
+/// The tokens in the record of a lock, or in the token files of a job directory.
+fn tokens_at(path: &Path) -> Vec<Token> {
+    let Ok(files) = fs::read_dir(path) else {
+        return first_token(path).into_iter().collect();
+    };
+    let is_token = |file: &fs::DirEntry| {
+        let name = file.file_name();
+        name.to_str()
+            .is_some_and(|name| name.starts_with(job_dir::TOKEN_FILE))
+    };
+    let files = files.flatten().filter(is_token);
+    files.filter_map(|file| first_token(&file.path())).collect()
+}
+
+/// The token on the first line of a file. None: it cannot be read.
+fn first_token(file: &Path) -> Option<Token> {
+    let content = fs::read_to_string(file).ok()?;
     content.lines().next().map(Token::new)
 }
 
@@ -310,6 +357,36 @@ mod tests {
             let read = dir.token_of(attempt.clone()).await.unwrap();
             assert_eq!(read.expose(), credentials.token.expose());
             assert!(dir.token_of(other.clone()).await.is_none());
+        }
+    }
+
+    /// From before the lock until its job directory is made or not needed.
+    #[tokio::test]
+    async fn a_token_is_recorded_before_its_lock_until_its_directory_has_it() {
+        let home = tempfile::tempdir().unwrap();
+        let container = ContainerUuid::generate("zzzzz");
+        let dir = AttemptDir::of(home.path(), &container);
+        let [attempt, earlier] = [(); 2].map(|()| TokenUuid::generate("zzzzz"));
+        dir.forget_lock().unwrap();
+        for created in [false, true] {
+            dir.record_lock(&Token::v2(&earlier, "longer than the next"))
+                .unwrap();
+            dir.record_lock(&Token::v2(&attempt, "sesame")).unwrap();
+            assert!(!dir.path().exists(), "a directory is that of a job");
+            let of = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+            let record = dir.lock_record();
+            assert_eq!((of(&record), of(record.parent().unwrap())), (0o600, 0o700));
+            let found = [(container.clone(), attempt.clone())];
+            assert_eq!(AttemptDir::all(home.path()).await, found);
+            let read = dir.token_of(attempt.clone()).await.unwrap();
+            assert_eq!(read.expose(), Token::v2(&attempt, "sesame").expose());
+            assert!(dir.token_of(earlier.clone()).await.is_none());
+            match created {
+                true => dir.create_for(&attempt, &read.into()).unwrap(),
+                false => dir.remove().unwrap(),
+            }
+            assert!(!record.exists());
+            assert_eq!(dir.token_of(attempt.clone()).await.is_some(), created);
         }
     }
 

@@ -186,9 +186,7 @@ fn why(facts: &ExplainInput) -> String {
                 )
             }
         },
-        (_, false, _) => "another dispatcher has it, or an earlier one with another --state-dir or the dispatch token of \
-            another user, which gives it back when it is started so again"
-            .to_owned(),
+        (_, false, _) => "another dispatcher has it, or an earlier one with another --state-dir".to_owned(),
         (State::Locked, true, Some(job)) => match (&facts.waiting, &job.node) {
             (Some(waiting), _) => {
                 // The service observes the job for longer, so its text may say more.

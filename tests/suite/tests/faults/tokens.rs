@@ -9,6 +9,7 @@ use futures_util::{StreamExt, stream};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 use suite_tests::STEP_TIMEOUT;
+use suite_tests::fail_point_dir::FailPointDir;
 use suite_tests::stack::client;
 use suite_tests::start_log::Gate;
 
@@ -88,6 +89,35 @@ async fn a_restart_costs_no_container(backend: Backend) {
     }
 }
 api_fault!(a_restart_costs_no_container, [Condor, Local]);
+
+/// Its job directory would name the attempt, and is made only when the job is submitted.
+async fn a_lock_without_a_job_is_given_back_by_another_administrator(backend: Backend) {
+    let options = FixtureOptions {
+        api_flags: vec!["--emulate=arvados-3"],
+        ..running(backend)
+    };
+    let mut fixture = options.up().await;
+    let [root, admin] = ["root", "dispatch"].map(|who| client(&fixture.stack.ready, who));
+    fixture.restart_as(&root).await;
+    let points = FailPointDir::of(&fixture.stack.points_dir());
+    points.arm("dispatcher.after-lock", 1);
+    let container = fixture.submit().await;
+    let is_killed = || !points.killed().is_empty();
+    fixture.wait_for("the kill", is_killed).await;
+    let record = fixture.stack.container(&container).await;
+    assert_eq!(
+        (record.state, record.lock_count),
+        (ContainerState::Locked, 1)
+    );
+    fixture.restart_as(&admin).await;
+    fixture.complete(&container, 2).await;
+    let locks = fixture.state_dir().join("locking");
+    assert_eq!(std::fs::read_dir(locks).unwrap().count(), 0);
+}
+api_fault!(
+    a_lock_without_a_job_is_given_back_by_another_administrator,
+    [Condor, Local]
+);
 
 /// The scopes and the label of a running attempt do not make a token the attempt's. It is found
 /// although thousands of tokens are older, and the attempt continues.
