@@ -277,7 +277,11 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
         reply: Result<ApiReply, tokio::task::JoinError>,
         api_log: &ApiLog,
     ) {
+        let is_first = !self.poll_schedule.has_polled();
         self.poll_schedule.poll_done(self.poll_began.elapsed());
+        if is_first {
+            self.start_token_reads();
+        }
         self.log_alike_lines(Instant::now());
         let lost = std::mem::take(&mut self.lost_locks);
         if lost > 0 {

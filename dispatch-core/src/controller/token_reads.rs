@@ -68,7 +68,9 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
     /// Starts a scan and a round of reads, each if it is due and none is under way.
     pub(crate) fn start_token_reads(&mut self) {
         let now = Instant::now();
-        if self.token_scan.is_none() && self.token_scans.is_due(now) {
+        // The first one comes after the first poll: a server may answer one of two at a time.
+        let may_scan = self.poll_schedule.has_polled() && self.token_scan.is_none();
+        if may_scan && self.token_scans.is_due(now) {
             let (runner, since) = (self.runner.clone(), self.token_scans.since(now));
             let scan = async move { runner.scan_tokens(since).await };
             self.token_scan = Some(tokio::spawn(scan));

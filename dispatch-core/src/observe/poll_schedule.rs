@@ -23,6 +23,7 @@ pub struct PollSchedule {
     shortest: Duration,
     /// Duration of the last poll.
     poll_time: Duration,
+    has_polled: bool,
     /// Earliest start of the next poll. Set while the last poll has failed.
     not_before: Option<Instant>,
     /// Start time of the last job listing.
@@ -40,6 +41,7 @@ impl PollSchedule {
             interval,
             shortest,
             poll_time: Duration::ZERO,
+            has_polled: false,
             not_before: None,
             last_listing: None,
             listed_once: false,
@@ -47,9 +49,15 @@ impl PollSchedule {
         }
     }
 
+    /// Whether a poll has ended.
+    pub fn has_polled(&self) -> bool {
+        self.has_polled
+    }
+
     /// Records a successful poll and its duration.
     pub fn poll_done(&mut self, took: Duration) {
         self.poll_time = took;
+        self.has_polled = true;
         self.not_before = None;
     }
 

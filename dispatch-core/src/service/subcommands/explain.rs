@@ -86,10 +86,10 @@ pub fn explain(facts: &ExplainInput) -> Explanation {
     Explanation {
         container: container.uuid.to_string(),
         owner: facts.owner.as_deref().and_then(owner_text),
-        record: format!(
-            "{state}, priority {priority}, locked {} times",
-            container.lock_count
-        ),
+        record: match container.lock_count {
+            1 => format!("{state}, priority {priority}, locked once"),
+            times => format!("{state}, priority {priority}, locked {times} times"),
+        },
         lock,
         jobs: jobs(facts),
         why: why(facts),
@@ -178,7 +178,7 @@ fn why(facts: &ExplainInput) -> String {
                     0 => "",
                     // Only the service knows the end of the wait. It writes it to the server's
                     // logs.
-                    _ => " after the retry delay of its last attempt (`last`)",
+                    _ => " after the retry delay of its last attempt (`before`)",
                 };
                 format!(
                     "the dispatcher submits it{again}, when it is its user's turn and fewer than --max-pending jobs are pending in \
@@ -247,7 +247,7 @@ impl Render for Explanation {
             let _ = writeln!(page, "{what:<6}  {words}");
         }
         for last in &self.last {
-            let _ = writeln!(page, "{:<6}  {last}", "last");
+            let _ = writeln!(page, "{:<6}  {last}", "before");
         }
         for line in self.analysis.iter().flat_map(|analysis| analysis.lines()) {
             let _ = writeln!(page, "        {line}");
@@ -364,7 +364,7 @@ mod tests {
         facts.last_log_entries = vec!["2026-11-22 04:00:00 UTC, dispatched as job 3".into()];
         let page = explain(&facts).text();
         assert!(
-            page.ends_with("last    2026-11-22 04:00:00 UTC, dispatched as job 3\n"),
+            page.ends_with("before  2026-11-22 04:00:00 UTC, dispatched as job 3\n"),
             "{page}"
         );
         facts.jobs = Err("no answer".into());
