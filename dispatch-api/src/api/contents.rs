@@ -14,7 +14,7 @@ use super::call::{Call, Reply};
 use super::collections::Manifests;
 use super::route::Route;
 use super::{computed, render, resource, users};
-use crate::auth::{Access, permission};
+use crate::auth::Access;
 use crate::db::filter::Clause;
 use crate::db::list::{self, MAX_PAGE_SIZE, PageQuery};
 use crate::error::{ApiError, Result};
@@ -108,7 +108,7 @@ fn listing(
     let mut refused = Vec::new();
     call.app.readers.read(|connection| {
         for resource in kinds.iter().copied() {
-            let mut clause = match conditions(connection, call, resource) {
+            let mut clause = match conditions(call, resource) {
                 Ok(clause) => clause,
                 // A filter may have a meaning for other kinds only.
                 Err(error) => {
@@ -117,7 +117,11 @@ fn listing(
                 }
             };
             restrict(connection, &mut clause)?;
-            Access::new(connection, &call.caller).restrict_to_readable(resource, &mut clause)?;
+            let access = Access::new(connection, &call.caller);
+            access.restrict_to_readable(resource, &mut clause)?;
+            if !call.params.flag("include_trash") {
+                access.leave_out_trash(resource, &mut clause)?;
+            }
             let mut page = PageQuery::parse(resource, |name| match name {
                 "select" => list::known_attributes(resource, &call.params.get("select")),
                 _ => call.params.get(name),
@@ -193,16 +197,13 @@ fn check_names(call: &Call) -> Result<()> {
     Ok(())
 }
 
-/// The filters of the request that concern this kind, and what is listed of it at all.
-fn conditions(connection: &Connection, call: &Call, resource: &'static Resource) -> Result<Clause> {
+/// The filters of the request that concern this kind.
+fn conditions(call: &Call, resource: &'static Resource) -> Result<Clause> {
     let mut clause = Clause::default();
     clause.add_filters(resource, &own_filters(resource, call.params.get("filters")))?;
     clause.add_where(resource, &call.params.get("where"))?;
     if resource.table == "groups" {
         clause.and("group_class IN ('project', 'filter')", []);
-    }
-    if !call.params.flag("include_trash") {
-        permission::leave_out_trash(connection, resource, &mut clause)?;
     }
     Ok(clause)
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::call::{Call, Reply};
 use super::{computed, render};
-use crate::auth::{Access, Caller, permission};
+use crate::auth::{Access, Caller};
 use crate::clock;
 use crate::db::filter::Clause;
 use crate::db::list::{self, PageQuery};
@@ -29,16 +29,18 @@ pub fn list_finished(
 ) -> Result<Reply> {
     let params = &call.params;
     page(call, resource, finish, |connection, clause| {
-        if !params.flag("include_trash") {
-            permission::leave_out_trash(connection, resource, clause)?;
-        }
         // Tokens are listed only to their owner and the system user, not to every administrator.
         if resource.table == TOKENS.table && call.caller.user_uuid != call.app.config.system_user()
         {
             let me = SqlValue::Text(call.caller.user_uuid.clone());
             clause.and("owner_uuid = ?", [me]);
         }
-        Access::new(connection, &call.caller).restrict_to_readable(resource, clause)
+        let access = Access::new(connection, &call.caller);
+        access.restrict_to_readable(resource, clause)?;
+        match params.flag("include_trash") {
+            true => Ok(()),
+            false => access.leave_out_trash(resource, clause),
+        }
     })
 }
 

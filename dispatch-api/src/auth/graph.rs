@@ -4,11 +4,12 @@
 //! users until somebody changes a permission or moves a group: then what every user reaches is
 //! found anew, which must not take long where one user has made thousands of groups.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rusqlite::{Connection, MAIN_DB, TransactionState};
+use serde_json::json;
 
 use crate::error::Result;
 use crate::schema::{self, GROUPS};
@@ -42,6 +43,26 @@ pub struct Graph {
     groups: Arc<Groups>,
     /// Heads of permission links, by their tail.
     grants: HashMap<Uuid, Vec<(Uuid, Level)>>,
+    /// What [`Self::with_inner`] found last, and for which groups.
+    inner: Mutex<(Vec<Uuid>, Arc<GroupSet>)>,
+}
+
+/// A set of groups.
+#[derive(Default)]
+pub struct GroupSet {
+    groups: HashSet<Uuid>,
+    /// As a JSON array to bind.
+    pub json: String,
+}
+
+impl GroupSet {
+    pub fn has(&self, uuid: &str) -> bool {
+        self.groups.contains(uuid)
+    }
+
+    pub fn len(&self) -> usize {
+        self.groups.len()
+    }
 }
 
 /// All groups, which are read anew only when one of them was made, moved or deleted.
@@ -101,6 +122,7 @@ impl Graph {
             version,
             groups,
             grants,
+            inner: Mutex::default(),
         })
     }
 
@@ -117,16 +139,24 @@ impl Graph {
         self.grants.get(tail).into_iter().flatten()
     }
 
-    /// These groups and all in them.
-    pub fn with_inner(&self, groups: Vec<Uuid>) -> BTreeSet<Uuid> {
-        let (mut all, mut next) = (BTreeSet::new(), groups);
-        while let Some(group) = next.pop() {
-            if !all.contains(&group) {
-                next.extend(self.groups_of(&group).cloned());
-                all.insert(group);
+    /// These groups and all in them. Kept, because each listing asks for those in the trash.
+    pub fn with_inner(&self, groups: Vec<Uuid>) -> Arc<GroupSet> {
+        let mut inner = self.inner.lock();
+        if inner.0 != groups {
+            let (mut all, mut next) = (HashSet::new(), groups.clone());
+            while let Some(group) = next.pop() {
+                if !all.contains(&group) {
+                    next.extend(self.groups_of(&group).cloned());
+                    all.insert(group);
+                }
             }
+            let mut sorted: Vec<&str> = all.iter().map(|group| &**group).collect();
+            // SQLite inserts them faster in their order.
+            sorted.sort_unstable();
+            let json = json!(sorted).to_string();
+            *inner = (groups, Arc::new(GroupSet { groups: all, json }));
         }
-        all
+        inner.1.clone()
     }
 
     /// Everything that a user reaches, with the level: the weakest on the path to it, and the

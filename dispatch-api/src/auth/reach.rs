@@ -11,7 +11,7 @@ use rusqlite::types::Value as SqlValue;
 use rusqlite::{Connection, MAIN_DB, TransactionState};
 use serde_json::json;
 
-use super::graph::{Graph, Level, Uuid, is_group};
+use super::graph::{Graph, GroupSet, Level, Uuid, is_group};
 use super::identity::Identity;
 use crate::error::Result;
 use crate::record::Record;
@@ -125,6 +125,23 @@ impl Reach {
     /// Whose records are reached, as a JSON array to bind.
     pub fn owners(&self) -> SqlValue {
         self.array(&[&self.items().owners])
+    }
+
+    /// How many groups and records are reached.
+    pub fn size(&self) -> usize {
+        self.reached.size()
+    }
+
+    /// Those of them that are not in this set.
+    pub fn owners_outside(&self, set: &GroupSet) -> SqlValue {
+        let found = self.reached.found.levels.iter();
+        let new = self.reached.new.iter().map(|(uuid, level)| (uuid, level));
+        let outside = found
+            .chain(new)
+            .filter(|(uuid, level)| **level >= self.level && is_owner(uuid, **level))
+            .filter(|(uuid, _)| !set.has(uuid));
+        let outside: Vec<&str> = outside.map(|(uuid, _)| &**uuid).collect();
+        SqlValue::Text(json!(outside).to_string())
     }
 
     fn items(&self) -> &Items {
