@@ -190,9 +190,13 @@ impl Reconciler {
         token: Option<AttemptToken>,
         is_revoked: bool,
     ) {
-        let Some(attempt) = attempt.filter(|_| !is_revoked) else {
+        let Some(attempt) = attempt else {
             return;
         };
+        if is_revoked {
+            self.forget_unread(container, &attempt);
+            return;
+        }
         let attempt = Attempt {
             token: attempt,
             phase: Phase::Revoking,

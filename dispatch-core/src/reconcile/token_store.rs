@@ -230,7 +230,19 @@ impl Reconciler {
 
     /// Notes when each token of earlier runs is known: listed once, and read.
     fn check_tokens_known(&mut self) {
-        self.world.tokens_known |= self.tokens.is_listed && self.tokens.unread.is_complete();
+        let tokens = &self.tokens;
+        let is_read = || {
+            tokens
+                .unread
+                .is_complete(|container, token| tokens.has(container, token))
+        };
+        self.world.tokens_known |= tokens.is_listed && is_read();
+    }
+
+    /// Forgets a token that was revoked. A server that does not show it has nothing to revoke.
+    pub(super) fn forget_unread(&mut self, container: &ContainerUuid, token: &TokenUuid) {
+        self.tokens.unread.found(container, token);
+        self.check_tokens_known();
     }
 
     /// Has the token of an attempt read by its UUID, unless it is known.

@@ -43,9 +43,13 @@ impl UnreadTokens {
         unread.is_some_and(|unread| !unread.is_hidden)
     }
 
-    /// Whether no token may be known soon.
-    pub(crate) fn is_complete(&self) -> bool {
-        self.0.values().all(|unread| unread.is_hidden)
+    /// Whether no token may be known soon that is not among the known ones.
+    pub(crate) fn is_complete(
+        &self,
+        is_known: impl Fn(&ContainerUuid, &TokenUuid) -> bool,
+    ) -> bool {
+        let mut unread = self.0.iter();
+        unread.all(|((container, token), unread)| unread.is_hidden || is_known(container, token))
     }
 
     /// At most `max` tokens to read now, of containers that `may_read` accepts.
@@ -62,7 +66,7 @@ impl UnreadTokens {
         due.take(max).map(|(key, _)| key.clone()).collect()
     }
 
-    /// Removes a token that was read.
+    /// Removes a token that was read, or revoked.
     pub(crate) fn found(&mut self, container: &ContainerUuid, token: &TokenUuid) {
         self.0.remove(&(container.clone(), token.clone()));
     }
@@ -126,7 +130,10 @@ mod tests {
         unread.add(container.clone(), token.clone());
         unread.add(container.clone(), token.clone());
         let due = |unread: &UnreadTokens, now| unread.due(now, 9, |_| true).len();
-        assert_eq!((due(&unread, at(0)), unread.is_complete()), (1, false));
+        assert_eq!(
+            (due(&unread, at(0)), unread.is_complete(|_, _| false)),
+            (1, false)
+        );
         assert!(unread.due(at(0), 9, |_| false).is_empty());
         assert!(!unread.missed(&container, &token, at(0), window));
         assert_eq!((due(&unread, at(9)), due(&unread, at(10))), (0, 1));
@@ -134,7 +141,7 @@ mod tests {
         assert_eq!((due(&unread, at(59)), due(&unread, at(60))), (0, 1));
         assert!(unread.is_awaited(&container, &token));
         assert!(unread.missed(&container, &token, at(60), window));
-        assert!(!unread.is_awaited(&container, &token) && unread.is_complete());
+        assert!(!unread.is_awaited(&container, &token) && unread.is_complete(|_, _| false));
         assert_eq!((due(&unread, at(659)), due(&unread, at(660))), (0, 1));
         assert!(
             !unread.missed(&container, &token, at(660), window),
@@ -144,6 +151,6 @@ mod tests {
         unread.retain_hidden(|_, attempt| *attempt == other);
         assert_eq!(due(&unread, at(9999)), 1);
         unread.found(&container, &other);
-        assert!(unread.is_complete() && due(&unread, at(9999)) == 0);
+        assert!(unread.is_complete(|_, _| false) && due(&unread, at(9999)) == 0);
     }
 }
