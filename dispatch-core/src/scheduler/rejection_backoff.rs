@@ -265,6 +265,15 @@ impl SlowStart {
         sizes.into_iter().rev().collect()
     }
 
+    /// Number of jobs that an accepted test of one grants, where no test is for several: only one
+    /// after a rejection, as each job above a limit costs a lock.
+    pub fn untested_jobs(&self) -> usize {
+        match self.is_told {
+            true => 1,
+            false => FIRST_TEST,
+        }
+    }
+
     /// Records that jobs of the class have ended.
     pub fn places_freed(&mut self, places: usize) {
         self.freed += places;

@@ -132,7 +132,7 @@ impl Rejections {
                 })
                 .collect()
         };
-        let tests = due.iter().map(async |(_, needs, sizes)| {
+        let tests = due.iter().map(async |(class, needs, sizes)| {
             let mut sizes = sizes.iter().copied();
             let (mut jobs, mut is_cut) = (sizes.next().unwrap_or(1), false);
             loop {
@@ -146,7 +146,13 @@ impl Rejections {
                     {
                         (jobs, is_cut) = (smaller, true);
                     }
-                    _ => return (answer, Grant { jobs, is_cut }),
+                    _ => {
+                        let jobs = match tester.max_test_jobs() {
+                            1 => self.state.lock().untested_jobs(class),
+                            _ => jobs,
+                        };
+                        return (answer, Grant { jobs, is_cut });
+                    }
                 }
             }
         });
@@ -199,6 +205,12 @@ impl Rejections {
             .map(|job| &job.container)
             .collect();
         self.state.lock().listed(began, &live);
+    }
+
+    /// Forgets the jobs that were there before. They are those of the service, for a command that
+    /// submits nothing.
+    pub fn forget_earlier_jobs(&self) {
+        self.state.lock().uncounted.clear();
     }
 
     /// Why this container must wait; none if it may be submitted.
@@ -280,6 +292,45 @@ mod tests {
         }
         drop(state);
         rejections
+    }
+
+    /// A scheduler that accepts all tests, each of at most so many jobs.
+    struct Accepting(usize);
+
+    impl TestSubmission for Accepting {
+        fn max_test_jobs(&self) -> usize {
+            self.0
+        }
+
+        async fn test_submission(&self, _: &ResourceRequest, jobs: usize) -> TestResult {
+            assert!(jobs <= self.0);
+            TestResult::Accepted
+        }
+    }
+
+    /// After a restart: one job for each test would be one every two seconds.
+    #[tokio::test]
+    async fn some_jobs_are_granted_untested_where_no_test_is_for_several() {
+        for max_jobs in [1, 32] {
+            let rejections = Rejections::new("it");
+            let queue: Vec<Candidate> = (0..20)
+                .map(|_| Candidate {
+                    container: ContainerUuid::generate("zzzzz"),
+                    needs: ResourceRequest::default(),
+                    was_locked: true,
+                    runners: Vec::new(),
+                })
+                .collect();
+            let admitted = || {
+                let admitted = queue
+                    .iter()
+                    .filter(|one| rejections.deferral(one).is_none());
+                admitted.count()
+            };
+            admitted();
+            rejections.retest(&Accepting(max_jobs)).await;
+            assert_eq!(admitted(), 8, "{max_jobs}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -51,7 +51,7 @@ pub struct RejectionState {
     jobs_of: HashMap<ChargeClass, usize>,
     /// Jobs of the newest listing that this process did not submit, as far as it knows: a process
     /// before it did, or the answer was lost. Their classes are unknown.
-    uncounted: HashSet<ContainerUuid>,
+    pub(super) uncounted: HashSet<ContainerUuid>,
     /// Classes of which this process has submitted jobs, or wanted to.
     known: HashSet<ChargeClass>,
     /// Classes that are held back as the log says, each with the reason there.
@@ -186,6 +186,14 @@ impl RejectionState {
                 "resuming submissions {class} because the scheduler accepts them again"
             );
         }
+    }
+
+    /// Number of jobs that an accepted test of one grants, where no test is for several.
+    pub(super) fn untested_jobs(&self, class: &JobClass) -> usize {
+        let slow_start = class
+            .charged()
+            .and_then(|charge| self.slow_starts.get(charge));
+        slow_start.map_or(1, SlowStart::untested_jobs)
     }
 
     pub(super) fn has_jobs(&self, charge: &ChargeClass) -> bool {

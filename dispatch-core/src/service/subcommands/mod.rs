@@ -315,6 +315,9 @@ async fn fit<P: DispatcherCommands>(
         // Only the service knows them.
         runners: Vec::new(),
     };
+    if let Some(rejections) = scheduler.rejections() {
+        rejections.forget_earlier_jobs();
+    }
     let mut fits = scheduler.admit(std::slice::from_ref(&candidate), &[]);
     let refusal = with_timeout(program.refusal(scheduler, &candidate.needs)).await;
     let refusal = refusal.unwrap_or_else(|| Some(no_reply_text(P::TERMS.scheduler)));
