@@ -65,6 +65,8 @@ struct State {
     /// When a submission or an attempt last succeeded.
     succeeded: Option<Instant>,
     running: Option<JoinHandle<TrialResult>>,
+    /// Whether a trial has ended, or a submission or an attempt has succeeded.
+    is_known: bool,
 }
 
 impl std::fmt::Debug for Precondition {
@@ -274,9 +276,12 @@ impl Precondition {
         }
     }
 
-    /// Why no job can be submitted from this host, if that is so.
+    /// Why no job can be submitted from this host, if that is so, or is not known yet.
     pub fn fault(&self) -> Option<String> {
-        self.state.lock().fault.reason().map(str::to_owned)
+        let state = self.state.lock();
+        let is_awaited = !state.is_known && state.running.is_some();
+        let awaited = is_awaited.then_some("no answer since the dispatcher started");
+        state.fault.reason().or(awaited).map(str::to_owned)
     }
 
     /// Tries the host if that is due. `suspects` says that another command could not be run. Never
@@ -291,11 +296,13 @@ impl Precondition {
         match ended {
             Ok(result) => {
                 let result = result.unwrap_or_else(|error| Err(error.to_string().into()));
+                state.is_known = true;
                 state.fault.tried(now, result);
             }
             Err(_) => {
                 let waited = now.duration_since(began);
                 if waited >= TRIAL_TIMEOUT {
+                    state.is_known = true;
                     let error = self.silence(waited);
                     state.fault.tried(now, Err(error.into()));
                 }
@@ -369,6 +376,7 @@ impl Precondition {
     pub fn submission_sent(&self) {
         let mut state = self.state.lock();
         state.succeeded = Some(Instant::now());
+        state.is_known = true;
         state.fault.succeeded();
     }
 }

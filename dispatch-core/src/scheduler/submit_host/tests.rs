@@ -78,3 +78,19 @@ async fn a_restart_forgets_no_fault_of_storage_that_was_reached_before() {
         assert_eq!(storage.fault().is_some(), is_believed, "{is_away}");
     }
 }
+
+/// Also after a restart while the storage hangs: what is started then only waits in its job.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_started_before_the_first_trial_has_ended() {
+    let storage = Precondition::file_storage(None, std::future::pending::<TrialResult>);
+    assert_eq!(storage.fault(), None);
+    storage.check_if_due(true).await;
+    assert!(storage.fault().is_some(), "the trial goes on");
+    tokio::time::sleep(TRIAL_TIMEOUT).await;
+    storage.check_if_due(true).await;
+    assert_eq!(
+        storage.fault(),
+        None,
+        "the nodes may reach what this host never has"
+    );
+}
