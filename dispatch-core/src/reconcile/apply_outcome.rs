@@ -190,13 +190,9 @@ impl Reconciler {
         token: Option<AttemptToken>,
         is_revoked: bool,
     ) {
-        let Some(attempt) = attempt else {
+        let Some(attempt) = attempt.filter(|_| !is_revoked) else {
             return;
         };
-        if is_revoked {
-            self.forget_unread(container, &attempt);
-            return;
-        }
         let attempt = Attempt {
             token: attempt,
             phase: Phase::Revoking,
@@ -271,7 +267,9 @@ impl Reconciler {
 
     /// Forgets the attempt. The next poll returns the container's record again.
     fn clear_attempt(&mut self, container: &ContainerUuid) {
-        self.world.attempts.remove(container);
+        if let Some(ended) = self.world.attempts.remove(container) {
+            self.forget_unread(container, &ended.token);
+        }
         self.tokens.remove(container);
         let known = self.world.containers.remove(container);
         if known.is_none_or(|known| !known.state.is_final()) {

@@ -239,7 +239,7 @@ impl Reconciler {
         self.world.tokens_known |= tokens.is_listed && is_read();
     }
 
-    /// Forgets a token that was revoked. A server that does not show it has nothing to revoke.
+    /// Waits no longer for the token of an attempt that has ended: nothing needs its secret.
     pub(super) fn forget_unread(&mut self, container: &ContainerUuid, token: &TokenUuid) {
         self.tokens.unread.found(container, token);
         self.check_tokens_known();

@@ -174,24 +174,27 @@ fn an_attempt_that_was_never_submitted_is_submitted_with_the_lock_that_it_has() 
 /// Its token is only in a file here, as the server does not show that of another user.
 #[test]
 fn what_another_users_dispatch_token_locked_starts_again_soon() {
-    let mut reconciler = restarted(&[]);
-    reconciler.apply_left_over(vec![(container(), token(1))]);
-    poll(&mut reconciler, after(2), "Locked", Some(&token(1)));
-    reconciler.tokens_to_read(after(2), 10);
-    reconciler.apply_token_list(Vec::new(), true);
-    assert!(!reconciler.world.tokens_known);
+    let adopted = || {
+        let mut reconciler = restarted(&[]);
+        reconciler.apply_left_over(vec![(container(), token(1))]);
+        poll(&mut reconciler, after(2), "Locked", Some(&token(1)));
+        reconciler.tokens_to_read(after(2), 10);
+        reconciler.apply_token_list(Vec::new(), true);
+        assert!(!reconciler.world.tokens_known);
+        reconciler
+    };
+    let mut reconciler = adopted();
     let read = Some(with_secret(token(1)));
     reconciler.apply_read_token(after(2), container(), token(1), read, false);
     assert!(reconciler.world.tokens_known, "others wait for nothing");
-    reconciler.world.tokens_known = false;
-    list(&mut reconciler, after(3), &[]);
-    list(&mut reconciler, after(4), &[]);
-    poll(&mut reconciler, after(5), "Locked", Some(&token(1)));
-    let tasks = decide(&mut reconciler, after(6));
-    assert!(matches!(tasks.as_slice(), [Task::Unlock(_)]), "{tasks:?}");
-    let released = Outcome::Released(ContainerState::Queued, true);
-    reconciler.apply_outcome(after(6), container(), released, Feedback::default());
-    assert!(reconciler.world.tokens_known, "it waits for no token");
+    for ended in [
+        Outcome::Released(ContainerState::Queued, true),
+        Outcome::AttemptEnded,
+    ] {
+        let mut reconciler = adopted();
+        reconciler.apply_outcome(after(6), container(), ended, Feedback::default());
+        assert!(reconciler.world.tokens_known, "nothing needs the token");
+    }
 }
 
 /// The job ended while no dispatcher ran, and the server shows no token.
