@@ -94,7 +94,9 @@ impl Attempt<'_> {
             }),
             self.or_stopped(async {
                 fail_point("run.before-first-log");
+                status.set_activity(Some("storing its log in Keep".to_owned()));
                 let saved = uploader.save().await;
+                status.set_activity(None);
                 fail_point("run.after-first-log");
                 saved.map_err(|error| Failure::NeverRan(error.to_string()))
             }),
