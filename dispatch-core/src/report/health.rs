@@ -51,6 +51,10 @@ struct HealthState {
     site: SiteState,
 }
 
+/// When a container is submitted that nothing else holds up.
+pub const ON_ITS_TURN: &str =
+    "when it is its user's turn and fewer than --max-pending jobs are pending";
+
 /// A container on the status page.
 #[derive(Debug, Serialize)]
 struct QueueRow {
@@ -72,6 +76,27 @@ struct QueueRow {
     /// Number of its job, and the node on which it runs.
     job: Option<String>,
     node: Option<String>,
+}
+
+/// Why a container does not start yet. `is_next` says that it has a place in the order of starts,
+/// and `last` is what the scheduler said of its job.
+fn waiting_reason(
+    record: (&ContainerState, &Admission),
+    is_next: bool,
+    outage: Option<&str>,
+    last: Option<&Arc<str>>,
+) -> Option<Arc<str>> {
+    match record {
+        (
+            ContainerState::Queued,
+            Admission::Later(why) | Admission::Never(why) | Admission::Impossible(why),
+        ) => Some(why.as_str().into()),
+        (ContainerState::Queued, Admission::Now) if is_next => {
+            Some(format!("it is submitted {ON_ITS_TURN}").into())
+        }
+        (ContainerState::Locked, _) => outage.map(Into::into).or_else(|| last.cloned()),
+        _ => last.cloned(),
+    }
 }
 
 impl Health {
@@ -128,19 +153,9 @@ impl Health {
         for (uuid, known) in &world.containers {
             let ours = matches!(known.holder, LockHolder::Ours(_));
             let is_queued = known.state == ContainerState::Queued;
-            let waits = match &known.fit {
-                Admission::Later(why) | Admission::Never(why) | Admission::Impossible(why)
-                    if is_queued =>
-                {
-                    Some(why.as_str().into())
-                }
-                _ => {
-                    let is_locked = known.state == ContainerState::Locked;
-                    let outage = site.outage.as_deref().filter(|_| is_locked);
-                    let last = world.pending.get(uuid).map(|waits| waits.text.clone());
-                    outage.map(Into::into).or(last)
-                }
-            };
+            let place = places.get(uuid).copied();
+            let outage = site.outage.as_deref();
+            let last = world.pending.get(uuid).map(|waits| &waits.text);
             let listing = world.listing.as_ref();
             let job = listing.and_then(|listing| listing.live(uuid).next());
             rows.push(QueueRow {
@@ -148,8 +163,8 @@ impl Health {
                 state: known.state.clone(),
                 priority: known.priority,
                 ours,
-                waits,
-                place: places.get(uuid).copied(),
+                waits: waiting_reason((&known.state, &known.fit), place.is_some(), outage, last),
+                place,
                 never_fits: is_queued && known.fit.never().is_some(),
                 owner: known.owner.clone(),
                 created_at: known.created_at,
@@ -279,4 +294,33 @@ async fn status(State(health): State<Arc<Health>>, headers: HeaderMap) -> Respon
         body["others"] = json!(room.others);
     }
     Json(body).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_waits_says_for_what() {
+        use Admission::{Later, Now};
+        use ContainerState::{Locked, Queued, Running};
+        let last: Arc<str> = "for free nodes".into();
+        let later = Later("full".into());
+        let cases = [
+            ((&Queued, &later), true, "full"),
+            ((&Queued, &Now), true, "--max-pending"),
+            ((&Queued, &Now), false, "for free nodes"),
+            ((&Locked, &Now), false, "away"),
+            ((&Running, &Now), false, "for free nodes"),
+        ];
+        for (record, is_next, expected) in cases {
+            let why = waiting_reason(record, is_next, Some("away"), Some(&last));
+            assert!(why.unwrap().contains(expected), "{record:?}");
+        }
+        assert_eq!(
+            waiting_reason((&Queued, &Now), false, None, None),
+            None,
+            "the priority is 0"
+        );
+    }
 }

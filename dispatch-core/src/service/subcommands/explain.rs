@@ -9,6 +9,7 @@ use serde::Serialize;
 use crate::model::owner::{KnownOwner, Owner};
 use crate::model::resources::Admission;
 use crate::model::world::Job;
+use crate::report::health::ON_ITS_TURN;
 use crate::scheduler::{PendingOutlook, PendingReason};
 use crate::service::subcommands::Render;
 
@@ -181,8 +182,8 @@ fn why(facts: &ExplainInput) -> String {
                     _ => " after the retry delay of its last attempt (`before`)",
                 };
                 format!(
-                    "the dispatcher submits it{again}, when it is its user's turn and fewer than --max-pending jobs are pending in \
-                    {scheduler}; if none are pending, check that {program} runs, and read its log about this container"
+                    "the dispatcher submits it{again}, {ON_ITS_TURN} in {scheduler}; \
+                    if none are pending, check that {program} runs, and read its log about this container"
                 )
             }
         },
