@@ -160,7 +160,10 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
                 }
                 if is_first && list.is_complete {
                     let tokens = list.ours.len();
-                    tracing::info!(tokens, "found attempt tokens of an earlier run");
+                    tracing::info!(
+                        tokens,
+                        "found attempt tokens of an earlier run that this dispatch token may see"
+                    );
                 }
                 self.reconciler
                     .apply_token_list(list.ours, list.is_complete);
