@@ -28,7 +28,7 @@ use crate::scheduler::host_fault::{Fault, Report};
 /// Interval between two trials.
 const TRIAL_INTERVAL: Duration = Duration::from_secs(5);
 /// Age at which the last sign that storage takes data is too old to start containers on it.
-const EVIDENCE_LASTS: Duration = Duration::from_secs(60);
+const EVIDENCE_LASTS: Duration = Duration::from_secs(20);
 /// The interval after a report: each further attempt may cost a lock.
 const SUSPICION_INTERVAL: Duration = Duration::from_secs(1);
 /// Time for which [`Precondition::check`] waits for a trial, which then goes on in the background.
@@ -280,8 +280,9 @@ impl Precondition {
     pub fn fault(&self) -> Option<String> {
         let state = self.state.lock();
         let is_awaited = !state.is_known && state.running.is_some();
-        let awaited = is_awaited.then_some("no answer since the dispatcher started");
-        state.fault.reason().or(awaited).map(str::to_owned)
+        let awaited =
+            || is_awaited.then(|| format!("no answer from {} since the start", self.what));
+        state.fault.reason().map(str::to_owned).or_else(awaited)
     }
 
     /// Tries the host if that is due. `suspects` says that another command could not be run. Never
