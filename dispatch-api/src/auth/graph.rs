@@ -4,13 +4,13 @@
 //! users until somebody changes a permission or moves a group: then what every user reaches is
 //! found anew, which must not take long where one user has made thousands of groups.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rusqlite::{Connection, MAIN_DB, TransactionState};
-use serde_json::json;
 
+use crate::db::group_tree::{GroupTree, SharedTree, Uuid};
 use crate::error::Result;
 use crate::schema::{self, GROUPS};
 
@@ -34,43 +34,12 @@ impl Level {
     }
 }
 
-/// Uuids are shared by all that have them.
-pub type Uuid = Arc<str>;
-
 pub struct Graph {
     /// The value of `reach_version` before this was read.
     version: Vec<u8>,
-    groups: Arc<Groups>,
+    groups: SharedTree,
     /// Heads of permission links, by their tail.
     grants: HashMap<Uuid, Vec<(Uuid, Level)>>,
-    /// What [`Self::with_inner`] found last, and for which groups.
-    inner: Mutex<(Vec<Uuid>, Arc<GroupSet>)>,
-}
-
-/// A set of groups.
-#[derive(Default)]
-pub struct GroupSet {
-    groups: HashSet<Uuid>,
-    /// As a JSON array to bind.
-    pub json: String,
-}
-
-impl GroupSet {
-    pub fn has(&self, uuid: &str) -> bool {
-        self.groups.contains(uuid)
-    }
-
-    pub fn len(&self) -> usize {
-        self.groups.len()
-    }
-}
-
-/// All groups, which are read anew only when one of them was made, moved or deleted.
-struct Groups {
-    version: Vec<u8>,
-    /// The newest group before these were read.
-    newest: i64,
-    by_owner: HashMap<Uuid, Vec<Uuid>>,
 }
 
 /// The graph that was read last.
@@ -79,24 +48,14 @@ static KEPT: Mutex<Option<Arc<Graph>>> = Mutex::new(None);
 impl Graph {
     /// The graph of the database.
     pub fn of(connection: &Connection) -> Result<Arc<Graph>> {
-        let mut versions = connection.prepare_cached(
-            "SELECT version, groups_version, (SELECT coalesce(max(rowid), 0) FROM groups) \
-             FROM reach_version",
-        )?;
-        let (version, groups_version, newest): (Vec<u8>, Vec<u8>, i64) =
-            versions.query_row([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+        let mut version = connection.prepare_cached("SELECT version FROM reach_version")?;
+        let version: Vec<u8> = version.query_row([], |row| row.get(0))?;
         let kept = KEPT.lock().clone();
-        let groups = kept.as_ref().map(|kept| kept.groups.clone());
-        let groups = groups.filter(|kept| kept.version == groups_version && kept.newest == newest);
-        let graph = match (kept, groups) {
-            (Some(graph), Some(_)) if graph.version == version => return Ok(graph),
-            (_, Some(groups)) => Self::read(connection, version, groups)?,
-            (_, None) => {
-                let groups = Groups::read(connection, groups_version, newest)?;
-                Self::read(connection, version, Arc::new(groups))?
-            }
-        };
-        let graph = Arc::new(graph);
+        if let Some(kept) = kept.filter(|kept| kept.version == version) {
+            return Ok(kept);
+        }
+        let groups = GroupTree::of(connection)?;
+        let graph = Arc::new(Self::read(connection, version, groups)?);
         // What a transaction has written may be rolled back.
         if connection.transaction_state(Some(MAIN_DB))? != TransactionState::Write {
             *KEPT.lock() = Some(graph.clone());
@@ -104,7 +63,7 @@ impl Graph {
         Ok(graph)
     }
 
-    fn read(connection: &Connection, version: Vec<u8>, groups: Arc<Groups>) -> Result<Graph> {
+    fn read(connection: &Connection, version: Vec<u8>, groups: SharedTree) -> Result<Graph> {
         let mut grants: HashMap<Uuid, Vec<(Uuid, Level)>> = HashMap::new();
         let mut links = connection.prepare_cached(
             "SELECT tail_uuid, head_uuid, name FROM links WHERE link_class = 'permission'",
@@ -122,41 +81,16 @@ impl Graph {
             version,
             groups,
             grants,
-            inner: Mutex::default(),
         })
     }
 
-    /// The newest group before this was read.
+    /// The newest group; those made later may be missing from what is reached.
     pub fn newest_group(&self) -> i64 {
-        self.groups.newest
-    }
-
-    fn groups_of(&self, owner: &str) -> impl Iterator<Item = &Uuid> {
-        self.groups.by_owner.get(owner).into_iter().flatten()
+        self.groups.read().newest()
     }
 
     fn grants_of(&self, tail: &str) -> impl Iterator<Item = &(Uuid, Level)> {
         self.grants.get(tail).into_iter().flatten()
-    }
-
-    /// These groups and all in them. Kept, because each listing asks for those in the trash.
-    pub fn with_inner(&self, groups: Vec<Uuid>) -> Arc<GroupSet> {
-        let mut inner = self.inner.lock();
-        if inner.0 != groups {
-            let (mut all, mut next) = (HashSet::new(), groups.clone());
-            while let Some(group) = next.pop() {
-                if !all.contains(&group) {
-                    next.extend(self.groups_of(&group).cloned());
-                    all.insert(group);
-                }
-            }
-            let mut sorted: Vec<&str> = all.iter().map(|group| &**group).collect();
-            // SQLite inserts them faster in their order.
-            sorted.sort_unstable();
-            let json = json!(sorted).to_string();
-            *inner = (groups, Arc::new(GroupSet { groups: all, json }));
-        }
-        inner.1.clone()
     }
 
     /// Everything that a user reaches, with the level: the weakest on the path to it, and the
@@ -164,6 +98,7 @@ impl Graph {
     /// from groups, and from users who are managed. Each user is a member of the group `everyone`,
     /// but manages nothing through it.
     pub fn reached(&self, user: &str, everyone: &str) -> HashMap<Uuid, Level> {
+        let groups = self.groups.read();
         let mut reached: HashMap<Uuid, Level> = HashMap::new();
         let of_everyone = self.grants_of(everyone);
         let mut next: Vec<(Uuid, Level)> = of_everyone
@@ -177,27 +112,11 @@ impl Graph {
             if level == Level::Manage || is_group(&uuid) {
                 let grants = self.grants_of(&uuid);
                 next.extend(grants.map(|(head, granted)| (head.clone(), level.min(*granted))));
-                next.extend(self.groups_of(&uuid).map(|group| (group.clone(), level)));
+                next.extend(groups.of_owner(&uuid).map(|group| (group.clone(), level)));
             }
             reached.insert(uuid, level);
         }
         reached
-    }
-}
-
-impl Groups {
-    fn read(connection: &Connection, version: Vec<u8>, newest: i64) -> Result<Groups> {
-        let mut by_owner: HashMap<Uuid, Vec<Uuid>> = HashMap::new();
-        let mut groups = connection.prepare_cached("SELECT owner_uuid, uuid FROM groups")?;
-        let mut rows = groups.query([])?;
-        while let Some(row) = rows.next()? {
-            by_owner.entry(row.get(0)?).or_default().push(row.get(1)?);
-        }
-        Ok(Groups {
-            version,
-            newest,
-            by_owner,
-        })
     }
 }
 
@@ -212,7 +131,7 @@ mod tests {
     use proptest::prelude::*;
     use proptest::sample::select;
 
-    use super::{Arc, Connection, Graph, Groups};
+    use super::{Connection, Graph, GroupTree};
 
     const USERS: [&str; 2] = ["local-tpzed-meeeeeeeeeeeeee", "local-tpzed-otherotherother"];
     const GROUPS: [&str; 5] = [
@@ -273,8 +192,8 @@ mod tests {
         let links = prop::collection::vec(link, 0..8);
         proptest!(|(owners in owners, links in links)| {
             fill(&connection, &owners, &links);
-            let groups = Groups::read(&connection, Vec::new(), 0).unwrap();
-            let graph = Graph::read(&connection, Vec::new(), Arc::new(groups)).unwrap();
+            let groups = GroupTree::of(&connection).unwrap();
+            let graph = Graph::read(&connection, Vec::new(), groups).unwrap();
             for user in USERS {
                 let found = graph.reached(user, GROUPS[0]);
                 let found: BTreeMap<String, i64> =

@@ -11,8 +11,9 @@ use rusqlite::types::Value as SqlValue;
 use rusqlite::{Connection, MAIN_DB, TransactionState};
 use serde_json::json;
 
-use super::graph::{Graph, GroupSet, Level, Uuid, is_group};
+use super::graph::{Graph, Level, is_group};
 use super::identity::Identity;
+use crate::db::group_tree::Uuid;
 use crate::error::Result;
 use crate::record::Record;
 use crate::schema::{self, GROUPS, Resource};
@@ -78,8 +79,9 @@ impl Reach {
                 }
             },
             None => {
-                let graph = Graph::of(connection)?;
-                Arc::new(Reached::find(&graph, caller))
+                let found = Reached::find(&*Graph::of(connection)?, caller);
+                let found = found.with_new_groups(connection)?.unwrap_or(found);
+                Arc::new(found)
             }
         };
         // What a transaction has written may be rolled back, and another group has its number then.
@@ -127,23 +129,6 @@ impl Reach {
         self.array(&[&self.items().owners])
     }
 
-    /// How many groups and records are reached.
-    pub fn size(&self) -> usize {
-        self.reached.size()
-    }
-
-    /// Those of them that are not in this set.
-    pub fn owners_outside(&self, set: &GroupSet) -> SqlValue {
-        let found = self.reached.found.levels.iter();
-        let new = self.reached.new.iter().map(|(uuid, level)| (uuid, level));
-        let outside = found
-            .chain(new)
-            .filter(|(uuid, level)| **level >= self.level && is_owner(uuid, **level))
-            .filter(|(uuid, _)| !set.has(uuid));
-        let outside: Vec<&str> = outside.map(|(uuid, _)| &**uuid).collect();
-        SqlValue::Text(json!(outside).to_string())
-    }
-
     fn items(&self) -> &Items {
         let found = &self.reached.found;
         found.items[self.level as usize - 1].get_or_init(|| {
@@ -187,6 +172,7 @@ impl Reached {
     fn find(graph: &Graph, caller: &Identity) -> Reached {
         let cluster = caller.user_uuid.get(..5).unwrap_or_default();
         let everyone = format!("{cluster}-j7d0g-fffffffffffffff");
+        let newest_group = graph.newest_group();
         let found = Found {
             levels: graph.reached(&caller.user_uuid, &everyone),
             ..Found::default()
@@ -194,7 +180,7 @@ impl Reached {
         Reached {
             found: Arc::new(found),
             new: Vec::new(),
-            newest_group: graph.newest_group(),
+            newest_group,
         }
     }
 

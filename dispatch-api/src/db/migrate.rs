@@ -19,6 +19,7 @@ const LAYOUT_MIGRATIONS: &[&str] = &[
     include_str!("0010_follow_ups.sql"),
     include_str!("0011_priorities_and_images.sql"),
     include_str!("0012_queue_by_user.sql"),
+    include_str!("0013_group_changes.sql"),
 ];
 
 #[derive(Debug, thiserror::Error)]

@@ -2,6 +2,7 @@
 
 pub mod deadline;
 pub mod filter;
+pub mod group_tree;
 pub mod list;
 mod migrate;
 pub mod readers;
@@ -56,6 +57,7 @@ fn tune(connection: &Connection) -> rusqlite::Result<()> {
     connection.pragma_update(None, "case_sensitive_like", true)?;
     connection.pragma_update(None, "cache_size", -CACHE_KIB)?;
     connection.set_prepared_statement_cache_capacity(256);
+    group_tree::add_function(connection)?;
     add_file_names(connection)
 }
 
