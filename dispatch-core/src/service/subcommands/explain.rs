@@ -138,7 +138,9 @@ fn why(facts: &ExplainInput) -> String {
     let text_or =
         |text: &Option<String>, default: &str| text.clone().unwrap_or_else(|| default.to_owned());
     let Ok(jobs) = &facts.jobs else {
-        return format!("{scheduler} does not answer; the dispatcher does nothing until it does");
+        return format!(
+            "{scheduler} does not answer: what runs goes on, and the dispatcher starts and stops nothing until it does"
+        );
     };
     let job = jobs.iter().find(|job| !job.ended);
     let is_next = match container.state {
@@ -195,7 +197,11 @@ fn why(facts: &ExplainInput) -> String {
                     waiting.outlook == PendingOutlook::Transient && **noted != waiting.text
                 });
                 let words = noted.unwrap_or(&waiting.text);
-                format!("job {} waits in {scheduler}: {words}", job.id.0)
+                // The service names the job in the record, too.
+                match words.strip_prefix(&format!("{scheduler} job {} ", job.id.0)) {
+                    Some(words) => format!("job {} {words}", job.id.0),
+                    None => format!("job {} waits in {scheduler}: {words}", job.id.0),
+                }
             }
             (None, None) => format!("job {} waits in {scheduler}; {ask}{} shows more", job.id.0, job.id.0),
             (None, Some(node)) => {
@@ -399,5 +405,7 @@ mod tests {
         facts.container.runtime_status.activity = Some("no node has it".into());
         let better = "job 3 waits in Slurm: no node has it";
         assert_eq!(explain(&facts).why, better);
+        facts.container.runtime_status.activity = Some("Slurm job 3 waits for Ada".into());
+        assert_eq!(explain(&facts).why, "job 3 waits for Ada");
     }
 }

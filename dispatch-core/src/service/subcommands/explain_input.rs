@@ -138,8 +138,10 @@ pub(super) async fn explain_input<P: DispatcherCommands>(
 
 /// What must pass before a start, if this host can store no block. The service tries the same.
 async fn storage_fault(client: &Client) -> Option<String> {
-    let failure = with_timeout(client.store_trial_block()).await?.err()?;
-    let reason = failure.reason;
+    let reason = match with_timeout(client.store_trial_block()).await {
+        Some(tried) => tried.err()?.reason,
+        None => no_reply_text("it"),
+    };
     Some(format!(
         "the file storage (Keep) takes data from this host: {reason}"
     ))
