@@ -142,13 +142,14 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
             container: container.clone(),
             error: error.to_string(),
         };
-        if !matches!(error, SchedulerError::Refused { .. }) {
-            return TaskResult::new(Outcome::SubmitUnknown, vec![failed]);
-        }
         let is_held = self
             .scheduler
             .rejections()
             .is_some_and(|known| known.holds(&needs));
+        let unknown = Outcome::SubmitUnknown { is_held };
+        if !matches!(error, SchedulerError::Refused { .. }) {
+            return TaskResult::new(unknown, vec![failed]);
+        }
         let unlock = Unlock {
             container,
             attempt: token.uuid.clone(),
@@ -164,7 +165,7 @@ impl<A: Api, S: Scheduler> TaskRunner<A, S> {
             Outcome::Released(state, is_revoked) => Outcome::NotSubmitted(state, is_revoked),
             // The unlock failed. Later listings lack the job, and the plan unlocks the container
             // then.
-            _ => Outcome::SubmitUnknown,
+            _ => unknown,
         };
         result
     }

@@ -29,7 +29,11 @@ pub enum Outcome {
     /// The scheduler accepted the job.
     Submitted,
     /// The scheduler may have accepted the job.
-    SubmitUnknown,
+    SubmitUnknown {
+        /// Whether tests tell when such jobs are accepted again. Then a rejection, if it was one,
+        /// says nothing new.
+        is_held: bool,
+    },
     /// The scheduler rejected the job as part of a batch. The job is to be submitted alone.
     RetryAlone,
     /// The scheduler was not asked. The attempt holds the lock and is submitted later.

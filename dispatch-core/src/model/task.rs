@@ -165,6 +165,11 @@ impl Task {
         }
     }
 
+    /// Whether the task calls the API server.
+    pub fn asks_api(&self) -> bool {
+        !matches!(self, Task::Submit(_) | Task::Stop(..))
+    }
+
     /// The containers of the task: one, except for a batch.
     pub fn containers(&self) -> Vec<&ContainerUuid> {
         match self {

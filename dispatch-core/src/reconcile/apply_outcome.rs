@@ -57,9 +57,9 @@ impl Reconciler {
                 self.submits.breakers.record_success(&class);
                 self.end_submission(&container, Phase::Submitted(now));
             }
-            Outcome::SubmitUnknown => {
+            Outcome::SubmitUnknown { is_held } => {
                 self.end_submission(&container, Phase::Submitted(now));
-                self.submits.unknown.insert(container);
+                self.submits.unknown.insert(container, is_held);
             }
             Outcome::NeverSubmitted(token) => self.set_attempt(&container, token, Phase::Locked),
             Outcome::RetryAlone => {
@@ -82,7 +82,7 @@ impl Reconciler {
             }
             Outcome::Released(state, is_revoked) => {
                 // The submission had failed with an unclear answer.
-                if self.submits.unknown.contains(&container) {
+                if self.submits.unknown.get(&container) == Some(&false) {
                     let class = self.charge_class(&container);
                     self.submits.record_rejection_of(&container, class, now);
                 }

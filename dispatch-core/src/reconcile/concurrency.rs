@@ -1,7 +1,7 @@
-//! An adaptive limit for the number of concurrent tasks.
+//! An adaptive limit for the number of concurrent tasks that ask the API server.
 
-/// Number of concurrent tasks. It is halved when the API is overloaded (429, 503) and then grows
-/// again one by one (AIMD).
+/// Number of such tasks. It is halved when the API is overloaded (429, 503) and then grows again
+/// one by one (AIMD).
 #[derive(Debug, Clone)]
 pub struct AimdLimit {
     max: usize,

@@ -170,7 +170,7 @@ impl Reconciler {
     /// Applies a complete listing whose query was sent at `began`.
     pub fn apply_listing(&mut self, began: MonotonicTime, jobs: Vec<Job>) {
         for job in jobs.iter().filter(|job| !job.ended) {
-            if self.submits.unknown.remove(&job.container) {
+            if self.submits.unknown.remove(&job.container).is_some() {
                 let class = self.charge_class(&job.container);
                 self.submits.breakers.record_success(&class);
             }
@@ -208,7 +208,7 @@ impl Reconciler {
         needs_renewal: impl Fn(&AttemptToken) -> bool,
     ) -> Vec<Task> {
         self.world.now = now;
-        let mut tasks = self.tasks_from_plan(now, self.free_slots());
+        let mut tasks = self.tasks_from_plan(now);
         tasks.iter().for_each(|task| self.mark_started(task));
         for task in self.token_tasks(now, needs_renewal) {
             if self.free_slots() == 0 {

@@ -1,7 +1,7 @@
 //! The state of submissions: answers that were lost, failures, and the nodes and times that new
 //! submissions avoid.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use arvados_client::ContainerUuid;
@@ -19,8 +19,9 @@ pub(crate) struct SubmitState {
     pub(crate) host_fault: Option<String>,
     /// That the scheduler does not answer, if that is so.
     pub(crate) outage: Option<String>,
-    /// Submissions whose answer was lost, until a listing shows the job.
-    pub(crate) unknown: BTreeSet<ContainerUuid>,
+    /// Submissions whose answer was lost, until a listing shows the job, and whether tests tell
+    /// when such jobs are accepted.
+    pub(crate) unknown: BTreeMap<ContainerUuid, bool>,
     pub(crate) backoff: RetryBackoff,
     pub(crate) breakers: CircuitBreakers,
     pub(crate) node_health: NodeHealth,
@@ -35,7 +36,7 @@ impl SubmitState {
         Self {
             host_fault: None,
             outage: None,
-            unknown: BTreeSet::new(),
+            unknown: BTreeMap::new(),
             backoff: RetryBackoff::new(retry_period),
             breakers: CircuitBreakers::default(),
             node_health: NodeHealth::default(),

@@ -28,8 +28,9 @@ pub(crate) struct TaskLimits {
     /// Rate of cancellations. They do not wait for submissions.
     pub(crate) cancel_rate: TokenBucket,
     pub(crate) batcher: Batcher,
-    /// Containers with a task under way that asks the scheduler, with the number of the task.
-    scheduler_tasks: BTreeMap<ContainerUuid, u64>,
+    /// Containers with a task under way that asks the scheduler, with the number of the task, and
+    /// whether it asks the API server, too.
+    scheduler_tasks: BTreeMap<ContainerUuid, (u64, bool)>,
     last_scheduler_task: u64,
 }
 
@@ -48,15 +49,28 @@ impl TaskLimits {
 
     /// Number of slots for further tasks while tasks for `in_flight` containers are under way.
     pub(crate) fn free_slots(&self, in_flight: usize) -> usize {
+        let used = self.batcher.slots_used(in_flight);
+        let quiet = self.scheduler_tasks(|asks_api| !asks_api);
         let limit = self.concurrency.limit();
-        limit.saturating_sub(self.batcher.slots_used(in_flight))
+        let free = limit.saturating_sub(used.saturating_sub(quiet));
+        free.min(self.free_quiet_slots(in_flight))
+    }
+
+    /// The same for tasks that do not ask the API server: an overloaded one does not hold them up.
+    pub(crate) fn free_quiet_slots(&self, in_flight: usize) -> usize {
+        MAX_CONCURRENT_TASKS.saturating_sub(self.batcher.slots_used(in_flight))
     }
 
     /// Number of further tasks that may ask the scheduler now.
     pub(crate) fn free_scheduler_slots(&self) -> usize {
-        let under_way: BTreeSet<&u64> = self.scheduler_tasks.values().collect();
-        let limit = self.concurrency.limit().saturating_sub(RESERVED_API_SLOTS);
-        limit.max(1).saturating_sub(under_way.len())
+        let limit = MAX_CONCURRENT_TASKS - RESERVED_API_SLOTS;
+        limit.saturating_sub(self.scheduler_tasks(|_| true))
+    }
+
+    fn scheduler_tasks(&self, is_counted: impl Fn(bool) -> bool) -> usize {
+        let under_way = self.scheduler_tasks.values();
+        let counted = under_way.filter(|(_, asks_api)| is_counted(*asks_api));
+        counted.collect::<BTreeSet<_>>().len()
     }
 
     /// Records that a task starts. `needs` returns the resource request of a container.
@@ -69,7 +83,8 @@ impl TaskLimits {
         if task.asks_scheduler() {
             self.last_scheduler_task += 1;
             let containers = task.containers().into_iter().cloned();
-            let numbered = containers.map(|uuid| (uuid, self.last_scheduler_task));
+            let task = (self.last_scheduler_task, task.asks_api());
+            let numbered = containers.map(|uuid| (uuid, task));
             self.scheduler_tasks.extend(numbered);
         }
     }

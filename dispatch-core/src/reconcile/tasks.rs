@@ -11,7 +11,7 @@ use crate::config::settings::Settings;
 use crate::model::charge_class::UserClass;
 use crate::model::scheduling::StopMode;
 use crate::model::task::{AttemptEnd, Cancellation, Start, Stop, Submission, Task, Unlock};
-use crate::model::world::{MonotonicTime, ObservedContainer, World};
+use crate::model::world::{MonotonicTime, ObservedContainer, Phase, World};
 use crate::plan::{Action, plan};
 use crate::reconcile::Reconciler;
 use crate::reconcile::batcher::BatchKey;
@@ -61,6 +61,8 @@ struct TaskBuilder<'a> {
 struct Budget {
     /// Tasks in all. This number is not counted down.
     tasks: usize,
+    /// The same with submissions: an overloaded API server holds up none.
+    with_submissions: usize,
     /// Tasks that ask the scheduler. This number is not counted down.
     scheduler_tasks: usize,
     /// Batched lock calls.
@@ -70,12 +72,13 @@ struct Budget {
 }
 
 impl Budget {
-    fn new(limits: &TaskLimits, free_slots: usize) -> Self {
+    fn new(limits: &TaskLimits, in_flight: usize) -> Self {
         let slots = limits.concurrency.limit();
         let max_locks = (slots - slots.div_ceil(RESERVED_SLOT_DIVISOR)).max(1);
         let batcher = &limits.batcher;
         Self {
-            tasks: free_slots,
+            tasks: limits.free_slots(in_flight),
+            with_submissions: limits.free_quiet_slots(in_flight),
             scheduler_tasks: limits.free_scheduler_slots(),
             lock_calls: MAX_CONCURRENT_LOCK_CALLS.saturating_sub(batcher.running_lock_calls()),
             single_locks: max_locks.saturating_sub(batcher.running_single_locks()),
@@ -85,7 +88,7 @@ impl Budget {
 
 impl Reconciler {
     /// The tasks of the plan, within the free slots and the rate limit.
-    pub(crate) fn tasks_from_plan(&mut self, now: MonotonicTime, free_slots: usize) -> Vec<Task> {
+    pub(crate) fn tasks_from_plan(&mut self, now: MonotonicTime) -> Vec<Task> {
         let policy = self.policy();
         let mut builder = TaskBuilder {
             now,
@@ -96,7 +99,7 @@ impl Reconciler {
             submits: &self.submits,
             unresolved_exits: &self.unresolved_exits,
             stop_escalation: &mut self.stop_escalation,
-            budget: Budget::new(&self.limits, free_slots),
+            budget: Budget::new(&self.limits, self.world.in_flight.len()),
             limits: &mut self.limits,
             tasks: Vec::new(),
             claimed: BTreeSet::new(),
@@ -106,7 +109,7 @@ impl Reconciler {
             submissions: BTreeMap::new(),
         };
         for action in plan(&self.world, &policy) {
-            if builder.is_full() && !builder.can_join_stop() {
+            if builder.is_full() && !builder.can_join_stop() && !builder.may_submit() {
                 break;
             }
             let cooldown = self.cooldown_until.get(action.container());
@@ -135,13 +138,13 @@ impl TaskBuilder<'_> {
                 job,
                 reason,
             }),
+            Action::Submit { container, attempt } => self.add_submission(container, attempt),
             _ if self.is_full() => {}
             Action::Start { container, etag } => self.add_start(container, etag),
             Action::RevokeOrphan { container } => self.add_orphan(&container),
             Action::CancelQueued { container, reason } => {
                 self.push(Task::CancelQueued(container, reason));
             }
-            Action::Submit { container, attempt } => self.add_submission(container, attempt),
             Action::Unlock {
                 container,
                 attempt,
@@ -149,7 +152,7 @@ impl TaskBuilder<'_> {
             } => {
                 let unlock = Unlock {
                     token: self.tokens.of(&container).cloned(),
-                    was_listed: !self.submits.unknown.contains(&container),
+                    was_listed: !self.submits.unknown.contains_key(&container),
                     container,
                     attempt,
                     reason,
@@ -216,6 +219,13 @@ impl TaskBuilder<'_> {
 
     fn is_full(&self) -> bool {
         self.tasks.len() >= self.budget.tasks
+    }
+
+    /// Whether there is room for a submission, and a container that may need one.
+    fn may_submit(&self) -> bool {
+        let mut attempts = self.world.attempts.values();
+        self.tasks.len() < self.budget.with_submissions
+            && attempts.any(|attempt| attempt.phase == Phase::Locked)
     }
 
     /// Whether no further task may ask the scheduler.
@@ -380,7 +390,7 @@ impl TaskBuilder<'_> {
             let is_batch = batcher.should_batch(rest.len());
             let rest = rest.chunks(if is_batch { max_batch } else { 1 });
             for part in whole.chunks(max_batch).chain(rest.filter(|_| flushes)) {
-                if self.is_full() || self.is_scheduler_full() {
+                if self.tasks.len() >= self.budget.with_submissions || self.is_scheduler_full() {
                     return;
                 }
                 if !self.limits.command_rate.try_acquire(self.now) {

@@ -109,6 +109,23 @@ fn commands_that_the_scheduler_ran_on_its_own_are_charged() {
     assert_eq!(submitted(&decide(&mut reconciler, later)).len(), 1);
 }
 
+/// Slurm names many refusals in words that leave open whether there is a job.
+#[test]
+fn rejections_that_are_tested_open_no_breaker() {
+    for is_held in [true, false] {
+        let mut reconciler = reconciler(1);
+        for _ in 0..6 {
+            let container = locked(&mut reconciler, 1);
+            let released = Outcome::Released(ContainerState::Queued, true);
+            for outcome in [Outcome::SubmitUnknown { is_held }, released] {
+                reconciler.apply_outcome(START, container.clone(), outcome, Feedback::default());
+            }
+        }
+        queued(&mut reconciler);
+        assert_eq!(reconciler.is_breaker_open(START), !is_held);
+    }
+}
+
 /// The account of one user is at its limit of jobs.
 #[test]
 fn rejections_of_one_owner_delay_no_other() {
@@ -319,6 +336,30 @@ fn locks_leave_slots_for_locked_containers() {
     }
     (0..5).for_each(|_| narrow.limits.concurrency.record(true));
     assert_eq!(decide(&mut narrow, START).len(), 1);
+}
+
+/// A container that is locked needs nothing of the server any more.
+#[test]
+fn an_overloaded_server_holds_up_no_submission() {
+    let mut reconciler = reconciler(1);
+    (0..5).for_each(|_| reconciler.limits.concurrency.record(true));
+    queued(&mut reconciler);
+    queued(&mut reconciler);
+    let locks = decide(&mut reconciler, START);
+    assert!(matches!(locks.as_slice(), [Task::Start(_)]), "{locks:?}");
+    for _ in 0..3 {
+        locked(&mut reconciler, 1);
+    }
+    let tasks = decide(&mut reconciler, START);
+    assert_eq!(submitted(&tasks).len(), 3, "{tasks:?}");
+    let Task::Start(batch) = &locks[0] else {
+        unreachable!()
+    };
+    let refused = Outcome::NotLocked;
+    let container = batch[0].container.clone();
+    reconciler.apply_outcome(START, container, refused, Feedback::default());
+    let tasks = decide(&mut reconciler, START);
+    assert!(matches!(tasks.as_slice(), [Task::Start(_)]), "{tasks:?}");
 }
 
 /// The next attempt is announced only if there is one.
