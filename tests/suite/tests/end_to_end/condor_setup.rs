@@ -163,10 +163,7 @@ async fn explain_says_why_a_job_runs_waits_or_is_held() {
     let answer = wait_for("the analysis", STEP_TIMEOUT, || {
         let (why, answer) = why(&behind);
         let analysis = answer["analysis"].as_str()?.to_owned();
-        assert!(
-            why.contains(&format!("job {job} waits in HTCondor")),
-            "{answer}"
-        );
+        assert!(why.starts_with(&format!("job {job} waits ")), "{answer}");
         analysis.contains("match").then_some(analysis)
     });
     assert!(answer.contains("Run analysis summary"), "{answer}");
