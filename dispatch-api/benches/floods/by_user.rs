@@ -18,6 +18,7 @@ const MEASURED: Duration = Duration::from_secs(8);
 const ATTACKERS: usize = 32;
 const LINKS: usize = 20_000;
 const PROJECTS: usize = 3400;
+const TRASHED: usize = 8000;
 const WEBSOCKETS: usize = 250;
 const TOKENS: usize = 20_000;
 const EQUAL_REQUESTS: usize = 3000;
@@ -25,9 +26,10 @@ const EQUAL_REQUESTS: usize = 3000;
 const VARIABLES: usize = 5000;
 
 /// The floods, by what the user makes many of.
-const FLOODS: [Flood; 9] = [
+const FLOODS: [Flood; 10] = [
     Flood::Links,
     Flood::Projects,
+    Flood::Trash,
     Flood::Shares,
     Flood::Websockets,
     Flood::Listings,
@@ -41,6 +43,8 @@ const FLOODS: [Flood; 9] = [
 enum Flood {
     Links,
     Projects,
+    /// Projects that were put in the trash one by one, and go on to be.
+    Trash,
     /// The permissions of everybody change all the time.
     Shares,
     Websockets,
@@ -156,6 +160,9 @@ async fn prepare(bench: &Bench, flood: Flood, mallory: &Api) -> Vec<Box<dyn Send
                 .await
                 .ok();
         }
+        Flood::Trash => {
+            many(TRASHED, |number| trash_project(mallory, number)).await;
+        }
         Flood::Projects | Flood::Shares | Flood::Websockets => {
             let group = |owner: Option<&str>| {
                 json!({"group": {"name": "p", "group_class": "project", "owner_uuid": owner},
@@ -221,6 +228,7 @@ async fn attack(mallory: &Api, flood: Flood, image: &str, own: &str, round: usiz
             let group = json!({"group": {"name": name, "group_class": "project"}});
             mallory.try_post("groups", group).await;
         }
+        Flood::Trash => drop(trash_project(mallory, TRASHED + round).await),
         Flood::Shares => {
             let everybody = "local-j7d0g-fffffffffffffff";
             let link = json!({"link": {"link_class": "permission", "name": "can_read",
@@ -243,6 +251,18 @@ async fn attack(mallory: &Api, flood: Flood, image: &str, own: &str, round: usiz
                 .await,
         ),
     }
+}
+
+/// A new project, in the trash; nothing above the quota.
+async fn trash_project(mallory: &Api, number: usize) -> Value {
+    let group = json!({"group": {"name": format!("{number}"), "group_class": "project"}});
+    let made = mallory.post("groups", group).await;
+    if made.status != 200 {
+        return Value::Null;
+    }
+    let uuid = text(&made.ok(), "uuid");
+    let trashed = mallory.post(&format!("groups/{uuid}/trash"), json!({}));
+    trashed.await.ok()
 }
 
 fn equal(image: &str) -> Value {
@@ -273,8 +293,9 @@ async fn times(clients: &Clients) -> Times {
         let (mut times, mut refused) = (Vec::new(), 0);
         while Instant::now() < until {
             let began = Instant::now();
-            let status = match times.len() % 2 {
+            let status = match times.len() % 3 {
                 0 => clients.user.try_get("collections?limit=5").await,
+                1 => clients.user.try_get("groups/contents?limit=5").await,
                 _ => {
                     let body = json!({"collection": {"name": "x"}, "ensure_unique_name": true});
                     clients.user.try_post("collections", body).await
