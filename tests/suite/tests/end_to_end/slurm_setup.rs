@@ -142,7 +142,7 @@ async fn explain_says_why_a_container_runs_or_does_not() {
     let why = answer["why"].as_str().unwrap();
     assert!(why.contains("it runs as job "), "{answer}");
     let (request, behind) = site.stack.submit("behind", "true", all).await;
-    site.wait_for_why(&behind, "waits in Slurm").await;
+    site.wait_for_why(&behind, "waits for").await;
     assert_eq!(
         site.stack.container(&large).await.state,
         ContainerState::Queued
