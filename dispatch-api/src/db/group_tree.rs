@@ -126,8 +126,10 @@ impl GroupTree {
                 let (owner, trash_at) = (row.get(0)?, row.get(1)?);
                 Ok(Group { owner, trash_at })
             });
+            // A read that fails changes nothing here; the next one repeats it.
+            let group = group.optional()?;
             self.remove(&uuid);
-            if let Some(group) = group.optional()? {
+            if let Some(group) = group {
                 self.put(uuid, group);
             }
         }

@@ -165,7 +165,7 @@ impl Task {
         }
     }
 
-    /// Whether the task calls the API server.
+    /// Whether the task calls the API server, except to give back what the scheduler refused.
     pub fn asks_api(&self) -> bool {
         !matches!(self, Task::Submit(_) | Task::Stop(..))
     }
