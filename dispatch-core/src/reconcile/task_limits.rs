@@ -49,16 +49,14 @@ impl TaskLimits {
 
     /// Number of slots for further tasks while tasks for `in_flight` containers are under way.
     pub(crate) fn free_slots(&self, in_flight: usize) -> usize {
-        let used = self.batcher.slots_used(in_flight);
-        let quiet = self.scheduler_tasks(|asks_api| !asks_api);
-        let limit = self.concurrency.limit();
-        let free = limit.saturating_sub(used.saturating_sub(quiet));
-        free.min(self.free_quiet_slots(in_flight))
+        MAX_CONCURRENT_TASKS.saturating_sub(self.batcher.slots_used(in_flight))
     }
 
-    /// The same for tasks that do not ask the API server: an overloaded one does not hold them up.
-    pub(crate) fn free_quiet_slots(&self, in_flight: usize) -> usize {
-        MAX_CONCURRENT_TASKS.saturating_sub(self.batcher.slots_used(in_flight))
+    /// The same for tasks that ask the API server. An overloaded one lowers their number.
+    pub(crate) fn free_api_slots(&self, in_flight: usize) -> usize {
+        let quiet = self.scheduler_tasks(|asks_api| !asks_api);
+        let used = self.batcher.slots_used(in_flight).saturating_sub(quiet);
+        self.concurrency.limit().saturating_sub(used)
     }
 
     /// Number of further tasks that may ask the scheduler now.

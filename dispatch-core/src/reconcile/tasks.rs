@@ -11,7 +11,7 @@ use crate::config::settings::Settings;
 use crate::model::charge_class::UserClass;
 use crate::model::scheduling::StopMode;
 use crate::model::task::{AttemptEnd, Cancellation, Start, Stop, Submission, Task, Unlock};
-use crate::model::world::{MonotonicTime, ObservedContainer, Phase, World};
+use crate::model::world::{MonotonicTime, ObservedContainer, World};
 use crate::plan::{Action, plan};
 use crate::reconcile::Reconciler;
 use crate::reconcile::batcher::BatchKey;
@@ -57,13 +57,14 @@ struct TaskBuilder<'a> {
     submissions: BTreeMap<BatchKey, Vec<(ContainerUuid, TokenUuid)>>,
 }
 
-/// Number of tasks of each kind that a pass may still add.
+/// Number of tasks of each kind that a pass may add. Of these numbers, only the locks are counted
+/// down.
 struct Budget {
-    /// Tasks in all. This number is not counted down.
+    /// Tasks in all.
     tasks: usize,
-    /// The same with submissions: an overloaded API server holds up none.
-    with_submissions: usize,
-    /// Tasks that ask the scheduler. This number is not counted down.
+    /// Tasks that ask the API server. An overloaded one holds up no submission and no cancellation.
+    api_tasks: usize,
+    /// Tasks that ask the scheduler.
     scheduler_tasks: usize,
     /// Batched lock calls.
     lock_calls: usize,
@@ -78,7 +79,7 @@ impl Budget {
         let batcher = &limits.batcher;
         Self {
             tasks: limits.free_slots(in_flight),
-            with_submissions: limits.free_quiet_slots(in_flight),
+            api_tasks: limits.free_api_slots(in_flight),
             scheduler_tasks: limits.free_scheduler_slots(),
             lock_calls: MAX_CONCURRENT_LOCK_CALLS.saturating_sub(batcher.running_lock_calls()),
             single_locks: max_locks.saturating_sub(batcher.running_single_locks()),
@@ -109,7 +110,7 @@ impl Reconciler {
             submissions: BTreeMap::new(),
         };
         for action in plan(&self.world, &policy) {
-            if builder.is_full() && !builder.can_join_stop() && !builder.may_submit() {
+            if builder.is_full() && !builder.can_join_stop() {
                 break;
             }
             let cooldown = self.cooldown_until.get(action.container());
@@ -139,7 +140,7 @@ impl TaskBuilder<'_> {
                 reason,
             }),
             Action::Submit { container, attempt } => self.add_submission(container, attempt),
-            _ if self.is_full() => {}
+            _ if self.is_api_full() => {}
             Action::Start { container, etag } => self.add_start(container, etag),
             Action::RevokeOrphan { container } => self.add_orphan(&container),
             Action::CancelQueued { container, reason } => {
@@ -193,7 +194,7 @@ impl TaskBuilder<'_> {
 
     /// All tasks, with the last batch of locks and the submissions that are due.
     fn finish(mut self) -> Vec<Task> {
-        if !self.is_full() && !self.lock_batch.is_empty() {
+        if !self.is_api_full() && !self.lock_batch.is_empty() {
             self.flush_locks();
         }
         self.add_submissions();
@@ -221,11 +222,10 @@ impl TaskBuilder<'_> {
         self.tasks.len() >= self.budget.tasks
     }
 
-    /// Whether there is room for a submission, and a container that may need one.
-    fn may_submit(&self) -> bool {
-        let mut attempts = self.world.attempts.values();
-        self.tasks.len() < self.budget.with_submissions
-            && attempts.any(|attempt| attempt.phase == Phase::Locked)
+    /// Whether no further task may ask the API server.
+    fn is_api_full(&self) -> bool {
+        let asking = self.tasks.iter().filter(|task| task.asks_api());
+        self.is_full() || asking.count() >= self.budget.api_tasks
     }
 
     /// Whether no further task may ask the scheduler.
@@ -390,7 +390,7 @@ impl TaskBuilder<'_> {
             let is_batch = batcher.should_batch(rest.len());
             let rest = rest.chunks(if is_batch { max_batch } else { 1 });
             for part in whole.chunks(max_batch).chain(rest.filter(|_| flushes)) {
-                if self.tasks.len() >= self.budget.with_submissions || self.is_scheduler_full() {
+                if self.is_full() || self.is_scheduler_full() {
                     return;
                 }
                 if !self.limits.command_rate.try_acquire(self.now) {
