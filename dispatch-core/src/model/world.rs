@@ -210,9 +210,11 @@ pub struct World {
     /// Containers with an orphaned token of an earlier attempt, and the time it became known. The
     /// server may still accept that token.
     pub orphan_since: BTreeMap<ContainerUuid, MonotonicTime>,
-    /// Whether all tokens of earlier runs of this dispatcher were listed and read once. Before
-    /// that, a token of an earlier attempt at a container may be valid and unknown.
-    pub tokens_known: bool,
+    /// Whether the tokens of earlier runs of this dispatcher were listed once. Before that, a token
+    /// of an earlier attempt at any container may be valid and unknown.
+    pub tokens_listed: bool,
+    /// Containers with a token of an earlier run that may still be read.
+    pub unread_tokens: BTreeSet<ContainerUuid>,
     /// Containers that must not be locked again before this time, after a failure.
     pub retry_at: BTreeMap<ContainerUuid, MonotonicTime>,
     /// Containers with an action under way. The plan gives them no other action.

@@ -106,7 +106,8 @@ fn waiting<'a>(
             && known.priority > 0
             && !view.in_flight
             // A token of an earlier attempt may be valid and unknown.
-            && (world.tokens_known || known.locks == 0)
+            && (known.locks == 0
+                || world.tokens_listed && !world.unread_tokens.contains(view.uuid))
             // The old attempt must be ended, and its job absent, before the container is locked
             // again. An attempt with a lost lock answer has not used its token, so it continues
             // with that token.

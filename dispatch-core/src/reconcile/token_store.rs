@@ -32,8 +32,6 @@ pub(crate) struct TokenStore {
     disabled: BTreeMap<ContainerUuid, Vec<(AttemptToken, MonotonicTime)>>,
     /// Attempts of earlier runs that have a job directory, until their records are read.
     left_over: BTreeMap<ContainerUuid, TokenUuid>,
-    /// Whether the server's list of tokens was read once.
-    is_listed: bool,
     /// Tokens of earlier runs to read by UUID.
     unread: UnreadTokens,
     /// Disabled tokens that were granted the lock all the same. They are enabled again to unlock.
@@ -214,8 +212,7 @@ impl Reconciler {
         for (container, token) in ours {
             self.read_later(container, token);
         }
-        self.tokens.is_listed |= is_complete;
-        self.check_tokens_known();
+        self.world.tokens_listed |= is_complete;
     }
 
     /// Adds attempts of earlier runs that have a job directory. The next poll reads the records of
@@ -228,27 +225,28 @@ impl Reconciler {
         self.tokens.left_over.extend(left_over);
     }
 
-    /// Notes when each token of earlier runs is known: listed once, and read.
-    fn check_tokens_known(&mut self) {
+    /// Notes whether a token of the container may still be read.
+    fn note_unread(&mut self, container: &ContainerUuid) {
         let tokens = &self.tokens;
-        let is_read = || {
-            tokens
-                .unread
-                .is_complete(|container, token| tokens.has(container, token))
-        };
-        self.world.tokens_known |= tokens.is_listed && is_read();
+        let mut awaited = tokens.unread.expected_of(container);
+        if awaited.any(|token| !tokens.has(container, token)) {
+            self.world.unread_tokens.insert(container.clone());
+        } else {
+            self.world.unread_tokens.remove(container);
+        }
     }
 
     /// Waits no longer for the token of an attempt that has ended: nothing needs its secret.
     pub(super) fn forget_unread(&mut self, container: &ContainerUuid, token: &TokenUuid) {
         self.tokens.unread.found(container, token);
-        self.check_tokens_known();
+        self.note_unread(container);
     }
 
     /// Has the token of an attempt read by its UUID, unless it is known.
     pub(super) fn read_later(&mut self, container: ContainerUuid, token: TokenUuid) {
         if !self.tokens.has(&container, &token) {
-            self.tokens.unread.add(container, token);
+            self.tokens.unread.add(container.clone(), token);
+            self.note_unread(&container);
         }
     }
 
@@ -312,7 +310,7 @@ impl Reconciler {
         } else {
             unread.missed(&container, &token, now, self.settings.refusal_window)
         };
-        self.check_tokens_known();
+        self.note_unread(&container);
         is_newly_hidden && is_current
     }
 

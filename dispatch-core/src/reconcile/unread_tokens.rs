@@ -43,13 +43,14 @@ impl UnreadTokens {
         unread.is_some_and(|unread| !unread.is_hidden)
     }
 
-    /// Whether no token may be known soon that is not among the known ones.
-    pub(crate) fn is_complete(
+    /// The tokens of this container that may be known soon.
+    pub(crate) fn expected_of(
         &self,
-        is_known: impl Fn(&ContainerUuid, &TokenUuid) -> bool,
-    ) -> bool {
-        let mut unread = self.0.iter();
-        unread.all(|((container, token), unread)| unread.is_hidden || is_known(container, token))
+        container: &ContainerUuid,
+    ) -> impl Iterator<Item = &TokenUuid> {
+        let awaited = self.0.iter().filter(|(_, unread)| !unread.is_hidden);
+        let of_container = awaited.filter(move |((one, _), _)| one == container);
+        of_container.map(|((_, token), _)| token)
     }
 
     /// At most `max` tokens to read now, of containers that `may_read` accepts.
@@ -130,9 +131,13 @@ mod tests {
         unread.add(container.clone(), token.clone());
         unread.add(container.clone(), token.clone());
         let due = |unread: &UnreadTokens, now| unread.due(now, 9, |_| true).len();
+        let awaited = |unread: &UnreadTokens| unread.expected_of(&container).count();
+        assert_eq!((due(&unread, at(0)), awaited(&unread)), (1, 1));
         assert_eq!(
-            (due(&unread, at(0)), unread.is_complete(|_, _| false)),
-            (1, false)
+            unread
+                .expected_of(&ContainerUuid::generate("zzzzz"))
+                .count(),
+            0
         );
         assert!(unread.due(at(0), 9, |_| false).is_empty());
         assert!(!unread.missed(&container, &token, at(0), window));
@@ -141,7 +146,7 @@ mod tests {
         assert_eq!((due(&unread, at(59)), due(&unread, at(60))), (0, 1));
         assert!(unread.is_awaited(&container, &token));
         assert!(unread.missed(&container, &token, at(60), window));
-        assert!(!unread.is_awaited(&container, &token) && unread.is_complete(|_, _| false));
+        assert!(!unread.is_awaited(&container, &token) && awaited(&unread) == 0);
         assert_eq!((due(&unread, at(659)), due(&unread, at(660))), (0, 1));
         assert!(
             !unread.missed(&container, &token, at(660), window),
@@ -151,6 +156,6 @@ mod tests {
         unread.retain_hidden(|_, attempt| *attempt == other);
         assert_eq!(due(&unread, at(9999)), 1);
         unread.found(&container, &other);
-        assert!(unread.is_complete(|_, _| false) && due(&unread, at(9999)) == 0);
+        assert!(awaited(&unread) == 0 && due(&unread, at(9999)) == 0);
     }
 }

@@ -180,20 +180,21 @@ fn what_another_users_dispatch_token_locked_starts_again_soon() {
         poll(&mut reconciler, after(2), "Locked", Some(&token(1)));
         reconciler.tokens_to_read(after(2), 10);
         reconciler.apply_token_list(Vec::new(), true);
-        assert!(!reconciler.world.tokens_known);
+        assert!(reconciler.world.unread_tokens.contains(&container()));
         reconciler
     };
     let mut reconciler = adopted();
     let read = Some(with_secret(token(1)));
     reconciler.apply_read_token(after(2), container(), token(1), read, false);
-    assert!(reconciler.world.tokens_known, "others wait for nothing");
+    assert!(reconciler.world.unread_tokens.is_empty());
     for ended in [
         Outcome::Released(ContainerState::Queued, true),
         Outcome::AttemptEnded,
     ] {
         let mut reconciler = adopted();
         reconciler.apply_outcome(after(6), container(), ended, Feedback::default());
-        assert!(reconciler.world.tokens_known, "nothing needs the token");
+        let unread = &reconciler.world.unread_tokens;
+        assert!(unread.is_empty(), "nothing needs the token");
     }
 }
 
@@ -216,7 +217,7 @@ fn a_job_directory_names_the_attempt_of_a_job_that_is_gone() {
 }
 
 #[test]
-fn a_container_that_was_locked_before_starts_after_the_tokens_of_earlier_runs_are_known() {
+fn a_container_that_was_locked_before_starts_after_its_tokens_of_earlier_runs_are_known() {
     let mut reconciler = reconciler(500);
     poll(&mut reconciler, after(1), "Queued", None);
     let starts = |reconciler: &mut Reconciler| {
@@ -230,12 +231,14 @@ fn a_container_that_was_locked_before_starts_after_the_tokens_of_earlier_runs_ar
     // The server's list may lack a token.
     reconciler.apply_token_list(Vec::new(), false);
     assert!(!starts(&mut reconciler));
+    // It does not wait for the tokens of others.
     let other = ContainerUuid::generate("zzzzz");
-    reconciler.apply_token_list(vec![(other.clone(), token(1))], true);
+    let ours = vec![(other, token(2)), (container(), token(1))];
+    reconciler.apply_token_list(ours, true);
     assert!(!starts(&mut reconciler), "a token is listed and not read");
-    reconciler.apply_read_token(after(2), other.clone(), token(1), None, false);
+    reconciler.apply_read_token(after(2), container(), token(1), None, false);
     assert!(!starts(&mut reconciler), "it may be refused for a while");
-    reconciler.apply_read_token(after(62), other, token(1), None, false);
+    reconciler.apply_read_token(after(62), container(), token(1), None, false);
     assert!(starts(&mut reconciler));
 }
 
@@ -252,11 +255,11 @@ fn one_token_of_many_containers_is_read_for_each() {
     let unread = reconciler.tokens_to_read(START, 10);
     assert_eq!(unread.len(), 3);
     for (container, uuid) in unread {
-        assert!(!reconciler.world.tokens_known);
+        assert!(reconciler.world.unread_tokens.contains(&container));
         let read = Some(with_secret(uuid.clone()));
         reconciler.apply_read_token(START, container, uuid, read, true);
     }
-    assert!(reconciler.world.tokens_known);
+    assert!(reconciler.world.unread_tokens.is_empty());
     assert_eq!(reconciler.world.orphan_since.len(), 3);
 }
 
