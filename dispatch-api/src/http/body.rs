@@ -46,6 +46,8 @@ pub struct UnreadBody {
 #[derive(Default)]
 pub struct BufferedBody {
     pub bytes: Bytes,
+    /// An upper bound of the memory that its JSON takes when it is parsed, if that is not free.
+    pub parsed_bytes: usize,
     _permits: Option<Permits>,
     _parsed_permits: Option<Permits>,
 }
@@ -64,6 +66,7 @@ impl BufferedBody {
         let bytes = tokio::task::spawn_blocking(estimate)
             .await
             .map_err(|_| ApiError::BadRecord("the estimate of a body panicked".into()))?;
+        self.parsed_bytes = bytes;
         self._parsed_permits = match bytes {
             0 => None,
             bytes => Some(Limits::acquire_parsed(share, bytes as u64).await?),
@@ -141,7 +144,7 @@ impl UnreadBody {
             Ok(permits) => Ok(BufferedBody {
                 bytes: self.read.freeze(),
                 _permits: permits,
-                _parsed_permits: None,
+                ..BufferedBody::default()
             }),
             Err(problem) => {
                 self.discard();

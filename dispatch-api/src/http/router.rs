@@ -8,6 +8,7 @@ use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post};
 use bytes::Bytes;
+use host_state::allocator;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, header};
 use http_body::Body as _;
@@ -38,6 +39,10 @@ const METRICS_PATH: &str = "/metrics";
 const PUBLIC_PATHS: [&str; 3] = [DISCOVERY_PATH, CONFIG_PATH, VOCABULARY_PATH];
 /// Maximum size in bytes of a response that is not counted as memory of its client.
 const MAX_FREE_RESPONSE_BYTES: u64 = 64 << 10;
+/// Sizes in bytes of parsed JSON and of a response in JSON whose memory is given back to the system
+/// when the request ends.
+const LARGE_BODY_BYTES: usize = 8 << 20;
+const LARGE_RESPONSE_BYTES: u64 = 1 << 20;
 
 pub fn router(app: Arc<App>) -> Router {
     Router::new()
@@ -125,13 +130,19 @@ async fn handle_buffered(
         presence: Arc::downgrade(&presence),
     };
     let response = app::run_blocking(app, &admission.share, move |app| {
-        route_buffered(app, &buffered, &body.bytes)
+        let response = route_buffered(app, &buffered, &body.bytes);
+        let is_json = block_name(&buffered.path).is_none();
+        let sent = response.as_ref().map_or(0, response_bytes);
+        if is_json && (body.parsed_bytes >= LARGE_BODY_BYTES || sent >= LARGE_RESPONSE_BYTES) {
+            // The next large request gets its memory only when this one's is given back.
+            allocator::trim();
+        }
+        response
     })
     .await?;
     drop(presence);
-    if let Some(size) = response.body().size_hint().exact()
-        && size > MAX_FREE_RESPONSE_BYTES
-    {
+    let size = response_bytes(&response);
+    if size > MAX_FREE_RESPONSE_BYTES {
         let memory = app.limits.count_response(&admission.share, size).await?;
         context.hold_memory(memory);
     }
@@ -187,6 +198,11 @@ impl BufferedRequest {
         let admitted = self.admitted.as_ref().ok_or(ApiError::NotLoggedIn)?;
         app.authenticate(&admitted.presented_token)
     }
+}
+
+/// Size in bytes of a response; 0 if it is sent in pieces.
+fn response_bytes(response: &Response) -> u64 {
+    response.body().size_hint().exact().unwrap_or(0)
 }
 
 fn route_buffered(app: &Arc<App>, buffered: &BufferedRequest, body: &Bytes) -> Result<Response> {

@@ -221,3 +221,42 @@ async fn a_request_that_does_not_end_delays_the_stop_by_seconds() {
     }
     held.abort();
 }
+
+/// A tree of 180,000 values takes 60 MiB, and an answer has it once more.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_memory_of_large_json_is_given_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let process = Process::start(&directory.path().join("state"));
+    let api = Api::of(&process.ready, "user");
+    let resident_mib = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", process.child.id()));
+        let status = status.unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+        let kib: u64 = line
+            .unwrap()
+            .split_whitespace()
+            .nth(1)
+            .unwrap()
+            .parse()
+            .unwrap();
+        kib / 1024
+    };
+    let values = vec![r#"{"a":1}"#; 90_000].join(",");
+    let content = format!(r#"{{"kind":"json","content":[{values}]}}"#);
+    let body = format!(
+        r#"{{"container_request":{{"container_image":"x","command":["x"],"output_path":"/o",
+        "mounts":{{"/o":{{"kind":"tmp","capacity":1}},"/x":{content}}}}}}}"#
+    );
+    api.get("container_requests").await.ok();
+    let before = resident_mib();
+    for _ in 0..2 {
+        let request = api.raw(reqwest::Method::POST, "/arvados/v1/container_requests");
+        let request = request.header("content-type", "application/json");
+        api.send(request.body(body.clone())).await.ok();
+        let kept = resident_mib().saturating_sub(before);
+        assert!(kept < 40, "after a request: {kept} MiB more than {before}");
+    }
+    api.get("container_requests").await.ok();
+    let kept = resident_mib().saturating_sub(before);
+    assert!(kept < 40, "after a list: {kept} MiB more than {before}");
+}
