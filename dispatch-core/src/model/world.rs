@@ -220,3 +220,10 @@ pub struct World {
     /// Containers with an action under way. The plan gives them no other action.
     pub in_flight: BTreeSet<ContainerUuid>,
 }
+
+impl World {
+    /// Whether a token of an earlier attempt at this container may be valid and unknown.
+    pub fn may_have_unread_token(&self, uuid: &ContainerUuid, known: &ObservedContainer) -> bool {
+        known.locks > 0 && (!self.tokens_listed || self.unread_tokens.contains(uuid))
+    }
+}

@@ -105,9 +105,7 @@ fn waiting<'a>(
         known.state == ContainerState::Queued
             && known.priority > 0
             && !view.in_flight
-            // A token of an earlier attempt may be valid and unknown.
-            && (known.locks == 0
-                || world.tokens_listed && !world.unread_tokens.contains(view.uuid))
+            && !world.may_have_unread_token(view.uuid, known)
             // The old attempt must be ended, and its job absent, before the container is locked
             // again. An attempt with a lost lock answer has not used its token, so it continues
             // with that token.

@@ -13,6 +13,9 @@ use crate::model::scheduling::Candidate;
 use crate::model::world::{Attempt, MonotonicTime, Phase};
 use crate::plan::{admission_candidates, start_order};
 
+/// Why a container waits that an earlier run may have locked.
+const UNREAD_TOKEN: &str = "the tokens of its earlier attempts are being read";
+
 impl Reconciler {
     /// Sets why nothing can be started, or that it can: this host cannot submit jobs, or the file
     /// storage takes no data (`host_fault`), or the scheduler does not answer (`outage`).
@@ -116,6 +119,18 @@ impl Reconciler {
             if let Some(known) = self.world.containers.get_mut(container) {
                 let seconds = seconds_until(*at, self.world.now);
                 known.fit = Admission::Later(self.reports.describe_retry(container, seconds));
+            }
+        }
+        let (world, mut unread) = (&self.world, Vec::new());
+        for (container, known) in &world.containers {
+            let is_queued = known.state == ContainerState::Queued;
+            if is_queued && world.may_have_unread_token(container, known) {
+                unread.push(container.clone());
+            }
+        }
+        for container in unread {
+            if let Some(known) = self.world.containers.get_mut(&container) {
+                known.fit = Admission::Later(UNREAD_TOKEN.into());
             }
         }
         events

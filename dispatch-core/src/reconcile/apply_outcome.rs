@@ -102,6 +102,7 @@ impl Reconciler {
             Outcome::OrphanRevoked(token) => {
                 self.remove_orphan(&container, &token);
                 self.tokens.remove_disabled(&container, &token);
+                self.forget_unread(&container, &token);
             }
             Outcome::Disabled(token) => self.add_disabled(container, token, now),
             Outcome::LockGranted(token) => {

@@ -34,6 +34,9 @@ pub(crate) struct TokenStore {
     left_over: BTreeMap<ContainerUuid, TokenUuid>,
     /// Tokens of earlier runs to read by UUID.
     unread: UnreadTokens,
+    /// Tokens that have ended since the last list of tokens. The next one may have been begun before
+    /// and show them.
+    ended: BTreeSet<(ContainerUuid, TokenUuid)>,
     /// Disabled tokens that were granted the lock all the same. They are enabled again to unlock.
     locked_late: BTreeSet<TokenUuid>,
 }
@@ -212,6 +215,7 @@ impl Reconciler {
         for (container, token) in ours {
             self.read_later(container, token);
         }
+        self.tokens.ended.clear();
         self.world.tokens_listed |= is_complete;
     }
 
@@ -236,15 +240,22 @@ impl Reconciler {
         }
     }
 
-    /// Waits no longer for the token of an attempt that has ended: nothing needs its secret.
+    /// Waits no longer for a token that has ended: nothing needs its secret.
     pub(super) fn forget_unread(&mut self, container: &ContainerUuid, token: &TokenUuid) {
         self.tokens.unread.found(container, token);
+        let ended = (container.clone(), token.clone());
+        self.tokens.ended.insert(ended);
         self.note_unread(container);
     }
 
-    /// Has the token of an attempt read by its UUID, unless it is known.
+    /// Has the token of an attempt read by its UUID, unless it is known or has ended.
     pub(super) fn read_later(&mut self, container: ContainerUuid, token: TokenUuid) {
-        if !self.tokens.has(&container, &token) {
+        if self.tokens.has(&container, &token) {
+            return;
+        }
+        let attempt = (container, token);
+        if !self.tokens.ended.contains(&attempt) {
+            let (container, token) = attempt;
             self.tokens.unread.add(container.clone(), token);
             self.note_unread(&container);
         }

@@ -198,6 +198,29 @@ fn what_another_users_dispatch_token_locked_starts_again_soon() {
     }
 }
 
+/// The list was begun before: the server would not find the token, and a token that is not found
+/// is waited for.
+#[test]
+fn a_list_that_shows_tokens_that_have_ended_holds_up_nothing() {
+    let listed = || vec![(container(), token(1))];
+    let mut released = restarted(&[]);
+    released.apply_left_over(listed());
+    poll(&mut released, after(2), "Locked", Some(&token(1)));
+    let never = Outcome::Released(ContainerState::Queued, true);
+    released.apply_outcome(after(3), container(), never, Feedback::default());
+    let mut orphaned = restarted(&[]);
+    orphaned.add_orphan(container(), with_secret(token(1)), after(2));
+    let revoked = Outcome::OrphanRevoked(token(1));
+    orphaned.apply_outcome(after(3), container(), revoked, Feedback::default());
+    for mut reconciler in [released, orphaned] {
+        reconciler.apply_token_list(listed(), true);
+        assert!(reconciler.world.unread_tokens.is_empty());
+        assert!(reconciler.tokens_to_read(after(4), 10).is_empty());
+        reconciler.apply_token_list(listed(), true);
+        assert_eq!(reconciler.tokens_to_read(after(5), 10), listed());
+    }
+}
+
 /// The job ended while no dispatcher ran, and the server shows no token.
 #[test]
 fn a_job_directory_names_the_attempt_of_a_job_that_is_gone() {
@@ -236,6 +259,9 @@ fn a_container_that_was_locked_before_starts_after_its_tokens_of_earlier_runs_ar
     let ours = vec![(other, token(2)), (container(), token(1))];
     reconciler.apply_token_list(ours, true);
     assert!(!starts(&mut reconciler), "a token is listed and not read");
+    reconciler.apply_admission(&[], vec![]);
+    let waits = Admission::Later("the tokens of its earlier attempts are being read".to_owned());
+    assert_eq!(reconciler.world.containers[&container()].fit, waits);
     reconciler.apply_read_token(after(2), container(), token(1), None, false);
     assert!(!starts(&mut reconciler), "it may be refused for a while");
     reconciler.apply_read_token(after(62), container(), token(1), None, false);
