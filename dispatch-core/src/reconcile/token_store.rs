@@ -34,7 +34,7 @@ pub(crate) struct TokenStore {
     left_over: BTreeMap<ContainerUuid, TokenUuid>,
     /// Tokens of earlier runs to read by UUID.
     unread: UnreadTokens,
-    /// Tokens that have ended since the last list of tokens. The next one may have been begun before
+    /// Tokens that have ended since the last list of tokens was applied. The next list may be older
     /// and show them.
     ended: BTreeSet<(ContainerUuid, TokenUuid)>,
     /// Disabled tokens that were granted the lock all the same. They are enabled again to unlock.
