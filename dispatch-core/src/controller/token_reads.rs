@@ -71,6 +71,7 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
         // The first one comes after the first poll: a server may answer one of two at a time.
         let may_scan = self.poll_schedule.has_polled() && self.token_scan.is_none();
         if may_scan && self.token_scans.is_due(now) {
+            self.reconciler.token_list_begins();
             let (runner, since) = (self.runner.clone(), self.token_scans.since(now));
             let scan = async move { runner.scan_tokens(since).await };
             self.token_scan = Some(tokio::spawn(scan));

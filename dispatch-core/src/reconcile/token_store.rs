@@ -34,9 +34,8 @@ pub(crate) struct TokenStore {
     left_over: BTreeMap<ContainerUuid, TokenUuid>,
     /// Tokens of earlier runs to read by UUID.
     unread: UnreadTokens,
-    /// Tokens that have ended since the last list of tokens was applied. The next list may be older
-    /// and show them.
-    ended: BTreeSet<(ContainerUuid, TokenUuid)>,
+    /// While the server lists tokens: those that have ended since. The list may show them.
+    ended: Option<BTreeSet<(ContainerUuid, TokenUuid)>>,
     /// Disabled tokens that were granted the lock all the same. They are enabled again to unlock.
     locked_late: BTreeSet<TokenUuid>,
 }
@@ -209,13 +208,18 @@ impl TokenStore {
 }
 
 impl Reconciler {
+    /// Records that the server begins to list tokens.
+    pub fn token_list_begins(&mut self) {
+        self.tokens.ended = Some(BTreeSet::new());
+    }
+
     /// Adds attempts of an earlier run that the server's list of tokens shows. `is_complete`: the
     /// list has all of them.
     pub fn apply_token_list(&mut self, ours: Vec<(ContainerUuid, TokenUuid)>, is_complete: bool) {
         for (container, token) in ours {
             self.read_later(container, token);
         }
-        self.tokens.ended.clear();
+        self.tokens.ended = None;
         self.world.tokens_listed |= is_complete;
     }
 
@@ -243,18 +247,19 @@ impl Reconciler {
     /// Waits no longer for a token that has ended: nothing needs its secret.
     pub(super) fn forget_unread(&mut self, container: &ContainerUuid, token: &TokenUuid) {
         self.tokens.unread.found(container, token);
-        let ended = (container.clone(), token.clone());
-        self.tokens.ended.insert(ended);
+        if let Some(ended) = &mut self.tokens.ended {
+            ended.insert((container.clone(), token.clone()));
+        }
         self.note_unread(container);
     }
 
     /// Has the token of an attempt read by its UUID, unless it is known or has ended.
     pub(super) fn read_later(&mut self, container: ContainerUuid, token: TokenUuid) {
-        if self.tokens.has(&container, &token) {
-            return;
-        }
         let attempt = (container, token);
-        if !self.tokens.ended.contains(&attempt) {
+        let has_ended = |ended: &BTreeSet<_>| ended.contains(&attempt);
+        if !self.tokens.has(&attempt.0, &attempt.1)
+            && !self.tokens.ended.as_ref().is_some_and(has_ended)
+        {
             let (container, token) = attempt;
             self.tokens.unread.add(container.clone(), token);
             self.note_unread(&container);

@@ -17,9 +17,9 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 /// Interval between two reads of a token that the dispatch token cannot see.
 const HIDDEN_INTERVAL: Duration = Duration::from_secs(600);
 
-/// Tokens to read. In shared mode, one token is that of many containers.
+/// Tokens to read, by container. In shared mode, one token is that of many containers.
 #[derive(Debug, Default)]
-pub(crate) struct UnreadTokens(BTreeMap<(ContainerUuid, TokenUuid), Unread>);
+pub(crate) struct UnreadTokens(BTreeMap<ContainerUuid, BTreeMap<TokenUuid, Unread>>);
 
 #[derive(Debug, Default)]
 struct Unread {
@@ -34,13 +34,13 @@ struct Unread {
 impl UnreadTokens {
     /// Has a token read.
     pub(crate) fn add(&mut self, container: ContainerUuid, token: TokenUuid) {
-        self.0.entry((container, token)).or_default();
+        let of_container = self.0.entry(container).or_default();
+        of_container.entry(token).or_default();
     }
 
     /// Whether this token may be known soon.
     pub(crate) fn is_awaited(&self, container: &ContainerUuid, token: &TokenUuid) -> bool {
-        let unread = self.0.get(&(container.clone(), token.clone()));
-        unread.is_some_and(|unread| !unread.is_hidden)
+        self.expected_of(container).any(|known| known == token)
     }
 
     /// The tokens of this container that may be known soon.
@@ -48,9 +48,9 @@ impl UnreadTokens {
         &self,
         container: &ContainerUuid,
     ) -> impl Iterator<Item = &TokenUuid> {
-        let awaited = self.0.iter().filter(|(_, unread)| !unread.is_hidden);
-        let of_container = awaited.filter(move |((one, _), _)| one == container);
-        of_container.map(|((_, token), _)| token)
+        let unread = self.0.get(container).into_iter().flatten();
+        let awaited = unread.filter(|(_, unread)| !unread.is_hidden);
+        awaited.map(|(token, _)| token)
     }
 
     /// At most `max` tokens to read now, of containers that `may_read` accepts.
@@ -60,16 +60,23 @@ impl UnreadTokens {
         max: usize,
         may_read: impl Fn(&ContainerUuid) -> bool,
     ) -> Vec<(ContainerUuid, TokenUuid)> {
-        let due = self
-            .0
-            .iter()
-            .filter(|((container, _), unread)| unread.not_before <= now && may_read(container));
-        due.take(max).map(|(key, _)| key.clone()).collect()
+        let idle = self.0.iter().filter(|(container, _)| may_read(container));
+        let due = idle.flat_map(|(container, unread)| {
+            let due = unread.iter().filter(|(_, unread)| unread.not_before <= now);
+            due.map(|(token, _)| (container.clone(), token.clone()))
+        });
+        due.take(max).collect()
     }
 
     /// Removes a token that was read, or revoked.
     pub(crate) fn found(&mut self, container: &ContainerUuid, token: &TokenUuid) {
-        self.0.remove(&(container.clone(), token.clone()));
+        let Some(unread) = self.0.get_mut(container) else {
+            return;
+        };
+        unread.remove(token);
+        if unread.is_empty() {
+            self.0.remove(container);
+        }
     }
 
     /// Puts off a token whose read failed.
@@ -79,7 +86,7 @@ impl UnreadTokens {
         token: &TokenUuid,
         now: MonotonicTime,
     ) {
-        if let Some(unread) = self.0.get_mut(&(container.clone(), token.clone())) {
+        if let Some(unread) = self.of_token(container, token) {
             unread.not_before = MonotonicTime(now.0 + RETRY_INTERVAL);
         }
     }
@@ -93,7 +100,7 @@ impl UnreadTokens {
         now: MonotonicTime,
         window: Duration,
     ) -> bool {
-        let Some(unread) = self.0.get_mut(&(container.clone(), token.clone())) else {
+        let Some(unread) = self.of_token(container, token) else {
             return false;
         };
         let was_hidden = unread.is_hidden;
@@ -112,8 +119,14 @@ impl UnreadTokens {
         &mut self,
         is_attempt: impl Fn(&ContainerUuid, &TokenUuid) -> bool,
     ) {
-        self.0
-            .retain(|(container, token), unread| !unread.is_hidden || is_attempt(container, token));
+        self.0.retain(|container, of_container| {
+            of_container.retain(|token, unread| !unread.is_hidden || is_attempt(container, token));
+            !of_container.is_empty()
+        });
+    }
+
+    fn of_token(&mut self, container: &ContainerUuid, token: &TokenUuid) -> Option<&mut Unread> {
+        self.0.get_mut(container)?.get_mut(token)
     }
 }
 

@@ -206,16 +206,20 @@ fn a_list_that_shows_tokens_that_have_ended_holds_up_nothing() {
     let mut released = restarted(&[]);
     released.apply_left_over(listed());
     poll(&mut released, after(2), "Locked", Some(&token(1)));
+    released.token_list_begins();
     let never = Outcome::Released(ContainerState::Queued, true);
     released.apply_outcome(after(3), container(), never, Feedback::default());
     let mut orphaned = restarted(&[]);
     orphaned.add_orphan(container(), with_secret(token(1)), after(2));
+    orphaned.token_list_begins();
     let revoked = Outcome::OrphanRevoked(token(1));
     orphaned.apply_outcome(after(3), container(), revoked, Feedback::default());
     for mut reconciler in [released, orphaned] {
         reconciler.apply_token_list(listed(), true);
         assert!(reconciler.world.unread_tokens.is_empty());
         assert!(reconciler.tokens_to_read(after(4), 10).is_empty());
+        // A list that was begun later does not show them, unless they are valid.
+        reconciler.token_list_begins();
         reconciler.apply_token_list(listed(), true);
         assert_eq!(reconciler.tokens_to_read(after(5), 10), listed());
     }
