@@ -16,8 +16,6 @@ use crate::job::{Job, JobState};
 use crate::local_status::{self, QueuePlace, StatusReply};
 use crate::session::Session;
 
-/// Type of the log entries that dispatchers of this suite write.
-pub const DISPATCH_EVENT_TYPE: &str = "dispatch";
 /// Minimum age of the first reason before it is printed, and of another one after it.
 const MIN_FIRST_REASON_AGE: Duration = Duration::from_secs(2);
 const MIN_REASON_AGE: Duration = Duration::from_secs(10);
@@ -170,9 +168,9 @@ impl PendingReasons {
         let container = job.request.container_uuid.as_ref()?;
         if self.is_query_due(now) {
             // An error is ignored: the reason is only a hint.
-            let notes = client.last_notes(container, DISPATCH_EVENT_TYPE, 1).await;
+            let notes = client.last_notes(container, 1).await;
             let note = match notes.unwrap_or_default().pop() {
-                Some((_, text)) => Some(text),
+                Some(note) => Some(note.text),
                 None => of_server(client, job).await,
             };
             self.last_note = note.map(|note| (note, job.state()));

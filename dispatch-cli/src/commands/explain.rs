@@ -2,6 +2,7 @@
 //! dispatcher itself prints is in `service/subcommands/explain.rs` of dispatch-core.
 
 use arvados_client::Client;
+use arvados_client::api::Note;
 use clap::Args;
 use jiff::Timestamp;
 use serde_json::json;
@@ -15,7 +16,7 @@ use crate::job::{Job, JobState, RETRIED_PROPERTY};
 use crate::job_id::JobId;
 use crate::jobs;
 use crate::local_status::{self, NO_REPLY, StatusReply};
-use crate::pending_reason::{self, DISPATCH_EVENT_TYPE};
+use crate::pending_reason;
 use crate::printer::Output;
 use crate::session::Session;
 use crate::text::time_between;
@@ -66,14 +67,12 @@ pub async fn run(args: Explain, session: &Session, out: Output) -> Result<(), Cl
 }
 
 /// The last log entries of dispatchers about a pending job, with their times; the newest first.
-async fn recent_log_entries(client: &Client, job: &Job) -> Vec<(Timestamp, String)> {
+async fn recent_log_entries(client: &Client, job: &Job) -> Vec<Note> {
     let Some(container) = job.request.container_uuid.as_ref() else {
         return Vec::new();
     };
     // An error is ignored: the entries are only a hint.
-    let notes = client
-        .last_notes(container, DISPATCH_EVENT_TYPE, MAX_LOG_ENTRIES)
-        .await;
+    let notes = client.last_notes(container, MAX_LOG_ENTRIES).await;
     notes.unwrap_or_default()
 }
 
@@ -81,7 +80,7 @@ fn sentences(
     job: &Job,
     dispatcher: &StatusReply,
     server: Option<&str>,
-    last: Vec<(Timestamp, String)>,
+    last: Vec<Note>,
     now: Timestamp,
 ) -> Vec<String> {
     let name = job.name();
@@ -131,7 +130,7 @@ fn sentences(
         // A job that stands still, or goes on, is told of after its start.
         let started = container.and_then(|container| container.started_at);
         let newest = last.into_iter().next();
-        let newest = newest.filter(|(at, _)| started.is_some_and(|started| *at > started));
+        let newest = newest.filter(|note| started.is_some_and(|started| note.at > started));
         lines.extend(newest.map(|note| message(note, now)));
     }
     if let Some(container) = container {
@@ -189,9 +188,9 @@ fn retry_hint(job: &Job) -> Option<String> {
 }
 
 /// A log entry of a dispatcher in words.
-fn message((at, words): (Timestamp, String), now: Timestamp) -> String {
-    let ago = time_between(at, now);
-    format!("Message of a dispatcher, {ago} ago: {words}")
+fn message(note: Note, now: Timestamp) -> String {
+    let ago = time_between(note.at, now);
+    format!("Message of a dispatcher, {ago} ago: {}", note.text)
 }
 
 fn state_sentence(job: &Job, state: JobState, now: Timestamp) -> String {
@@ -304,7 +303,11 @@ mod tests {
         ] {
             let container = json!({"state": state, "priority": 9, "started_at": started});
             let job = job(500, container);
-            let last = vec![(note, "not run now: it asks for 64 CPUs".to_owned())];
+            let last = vec![Note {
+                at: note,
+                text: "not run now: it asks for 64 CPUs".to_owned(),
+                decision: String::new(),
+            }];
             let text = sentences(&job, &StatusReply::NotLocal, None, last, now).join("\n");
             let words = "Message of a dispatcher, 2m00s ago: not run now: it asks for 64 CPUs";
             assert_eq!(text.contains(words), expected, "{text}");

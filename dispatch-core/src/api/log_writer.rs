@@ -1,6 +1,6 @@
 //! Writes decisions to the server's `logs` table, for people; no program depends on them.
 //!
-//! Input: decisions through a bounded queue. Output: log entries of type [`EVENT_TYPE`].
+//! Input: decisions through a bounded queue. Output: notes ([`NewLog::note`]).
 //!
 //! One bulk call writes many entries where the server supports that. Otherwise a burst of work
 //! would cause as many extra calls.
@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use arvados_client::Error;
 use arvados_client::api::NewLog;
-use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::time::error::Elapsed;
 use tokio::time::timeout;
@@ -20,8 +19,6 @@ use crate::act::is_unsupported_call;
 use crate::api::Api;
 use crate::model::decision::Decision;
 
-/// The `event_type` of all these log entries.
-pub const EVENT_TYPE: &str = "dispatch";
 /// Maximum number of queued entries. Further ones are dropped.
 const QUEUE_CAPACITY: usize = 2048;
 /// Time limit of one call, retries included.
@@ -139,11 +136,7 @@ impl LogWriteError {
 }
 
 fn entry(event: &Decision) -> NewLog {
-    NewLog {
-        object_uuid: event.container().to_string(),
-        event_type: EVENT_TYPE,
-        properties: json!({"text": event.text(), "dispatch_event": event.name()}),
-    }
+    NewLog::note(event.container(), event.name(), &event.text())
 }
 
 #[cfg(test)]

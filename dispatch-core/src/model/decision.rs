@@ -111,13 +111,22 @@ pub enum Decision {
     },
 }
 
+/// Names of the decisions that say why a container is not run now.
+const NOT_TO_RUN: &str = "decided_not_to_run";
+const DEFERRED: &str = "deferred";
+
 impl Decision {
+    /// Whether a decision with this name says why a container is not run now.
+    pub fn is_why_not(name: &str) -> bool {
+        [NOT_TO_RUN, DEFERRED].contains(&name)
+    }
+
     /// Name of the decision in metrics and in the audit file.
     pub fn name(&self) -> &'static str {
         match self {
             Decision::DecidedToRun { .. } => "decided_to_run",
-            Decision::DecidedNotToRun { .. } => "decided_not_to_run",
-            Decision::Deferred { .. } => "deferred",
+            Decision::DecidedNotToRun { .. } => NOT_TO_RUN,
+            Decision::Deferred { .. } => DEFERRED,
             Decision::LockFailed { .. } => "lock_failed",
             Decision::Dispatched { .. } => "dispatched",
             Decision::ExecutorLost { .. } => "cleaned_up_crashed_executor",

@@ -3,9 +3,12 @@
 
 use std::fmt::Write;
 
+use arvados_client::api::Note;
 use arvados_client::records::{Container, ContainerState};
+use jiff::Timestamp;
 use serde::Serialize;
 
+use crate::model::decision::Decision;
 use crate::model::owner::{KnownOwner, Owner};
 use crate::model::resources::Admission;
 use crate::model::world::Job;
@@ -43,8 +46,8 @@ pub struct ExplainInput {
     pub fit: Admission,
     /// What must pass before a start, if the submit host or the file storage has a fault.
     pub host_fault: Option<String>,
-    /// The last entries of a dispatcher about it in the server's `logs`, newest first.
-    pub last_log_entries: Vec<String>,
+    /// The last notes of a dispatcher on it, newest first, or why they could not be read.
+    pub notes: Result<Vec<Note>, String>,
     /// The scheduler's own analysis of its job.
     pub analysis: Option<String>,
     /// User and project of the container, if they are known.
@@ -94,7 +97,7 @@ pub fn explain(facts: &ExplainInput) -> Explanation {
         lock,
         jobs: jobs(facts),
         why: why(facts),
-        last: facts.last_log_entries.clone(),
+        last: last(&facts.notes),
         analysis: facts.analysis.clone(),
     }
 }
@@ -107,6 +110,29 @@ fn owner_text(owner: &Owner) -> Option<String> {
         (Some(project), None) => format!("user {user}, project {project}"),
         (None, _) => format!("user {user}, no project"),
     })
+}
+
+/// The notes in words.
+fn last(notes: &Result<Vec<Note>, String>) -> Vec<String> {
+    match notes {
+        Ok(notes) => {
+            let words = |note: &Note| format!("{}, {}", time_text(note.at), note.text);
+            notes.iter().map(words).collect()
+        }
+        Err(error) => vec![error.clone()],
+    }
+}
+
+fn time_text(time: Timestamp) -> String {
+    time.strftime("%Y-%m-%d %H:%M:%S UTC").to_string()
+}
+
+/// Why the dispatcher did not run it the last time, as it says itself. Only the service knows the
+/// limits and delays that hold a container.
+fn last_why_not(facts: &ExplainInput) -> Option<String> {
+    let newest = facts.notes.as_ref().ok()?.first()?;
+    let is_why_not = Decision::is_why_not(&newest.decision);
+    is_why_not.then(|| format!("{} (the dispatcher, {})", newest.text, time_text(newest.at)))
 }
 
 fn jobs(facts: &ExplainInput) -> String {
@@ -177,16 +203,14 @@ fn why(facts: &ExplainInput) -> String {
             Admission::Never(why) | Admission::Impossible(why) => format!("this dispatcher cannot run it: {why}"),
             Admission::Later(why) => format!("the dispatcher does not submit it yet: {why}"),
             Admission::Now => {
-                let again = match container.lock_count {
-                    0 => "",
-                    // Only the service knows the end of the wait. It writes it to the server's
-                    // logs.
-                    _ => " after the retry delay of its last attempt (`before`)",
-                };
-                format!(
-                    "the dispatcher submits it{again}, {ON_ITS_TURN} in {scheduler}; \
+                let submits = format!(
+                    "the dispatcher submits it {ON_ITS_TURN} in {scheduler}; \
                     if none are pending, check that {program} runs, and read its log about this container"
-                )
+                );
+                match last_why_not(facts) {
+                    Some(held) => format!("{held}. When that has passed, {submits}"),
+                    None => submits,
+                }
             }
         },
         (_, false, _) => "another dispatcher has it, or an earlier one with another --state-dir".to_owned(),
@@ -264,148 +288,4 @@ impl Render for Explanation {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use arvados_client::{GroupUuid, UserUuid};
-    use serde_json::{Value, json};
-
-    use super::*;
-    use crate::model::world::JobId;
-
-    const NAMES: SchedulerTerms = SchedulerTerms {
-        scheduler: "Slurm",
-        program: "dispatch-slurm",
-        ask: "squeue --start --job=",
-    };
-
-    fn facts(record: Value, held_by_us: bool, jobs: &[(&str, Option<&str>)]) -> ExplainInput {
-        let mut all = json!({"uuid": "zzzzz-dz642-queuedcontainer", "priority": 7});
-        for (key, value) in record.as_object().unwrap() {
-            all[key] = value.clone();
-        }
-        let container: Container = serde_json::from_value(all).unwrap();
-        let job = |(id, node): &(&str, Option<&str>)| Job {
-            id: JobId((*id).to_owned()),
-            container: container.uuid.clone(),
-            attempt: None,
-            ended: false,
-            node: node.map(str::to_owned),
-        };
-        ExplainInput {
-            names: NAMES,
-            analysis: None,
-            jobs: Ok(jobs.iter().map(job).collect()),
-            container,
-            held_by_us,
-            waiting: None,
-            ended: None,
-            fit: Admission::Now,
-            host_fault: None,
-            last_log_entries: Vec::new(),
-            owner: None,
-        }
-    }
-
-    #[test]
-    fn every_state_has_its_reason() {
-        let locked = "zzzzz-gj3su-000000000000000";
-        #[rustfmt::skip]
-        let rows = [
-            (facts(json!({"state": "Complete", "exit_code": 3}), false, &[]), "with exit code 3"),
-            (facts(json!({"state": "Cancelled", "runtime_status": {"error": "no disk"}}), false, &[]), "it was cancelled: no disk"),
-            (facts(json!({"state": "Odd"}), false, &[]), "leaves it alone"),
-            (facts(json!({"state": "Queued", "priority": 0}), false, &[]), "its priority is 0"),
-            (facts(json!({"state": "Running", "priority": 0}), true, &[("3", None)]), "is cancelling job 3"),
-            (facts(json!({"state": "Queued"}), false, &[]), "submits it, when it is its user's turn"),
-            (facts(json!({"state": "Queued", "lock_count": 1}), false, &[]), "the retry delay of its last attempt"),
-            (facts(json!({"state": "Queued"}), false, &[("3", None)]), "of an earlier attempt still exists"),
-            (facts(json!({"state": "Locked", "locked_by_uuid": locked}), false, &[]), "another dispatcher"),
-            (facts(json!({"state": "Locked", "locked_by_uuid": locked}), true, &[("3", None)]), "waits in Slurm"),
-            (facts(json!({"state": "Locked", "locked_by_uuid": locked}), true, &[("3", Some("n1"))]), "job 3 has started on n1"),
-            (facts(json!({"state": "Locked", "locked_by_uuid": locked}), true, &[]), "is submitting its job"),
-            (facts(json!({"state": "Running", "locked_by_uuid": locked, "runtime_status": {"activity": "saving"}}), true, &[("3", None)]), "it runs as job 3: saving"),
-            (facts(json!({"state": "Running", "locked_by_uuid": locked}), true, &[]), "its job is gone"),
-        ];
-        for (n, (facts, words)) in rows.iter().enumerate() {
-            let got = explain(facts).why;
-            assert!(got.contains(words), "row {n}: {got}");
-        }
-    }
-
-    #[test]
-    fn a_fault_of_this_host_is_told_of_what_waits_for_it() {
-        let locked = json!({"state": "Locked", "locked_by_uuid": "zzzzz-gj3su-000000000000000"});
-        let queued = |priority| json!({"state": "Queued", "priority": priority});
-        for (record, jobs, expected) in [
-            (queued(1), &[][..], true),
-            (queued(0), &[][..], false),
-            (locked.clone(), &[][..], true),
-            (locked, &[("3", None)][..], false),
-        ] {
-            let mut facts = facts(record, true, jobs);
-            facts.host_fault = Some("this host can submit jobs: the disk is full".to_owned());
-            let why = explain(&facts).why;
-            assert_eq!(
-                why.ends_with("can submit jobs: the disk is full"),
-                expected,
-                "{why}"
-            );
-        }
-    }
-
-    #[test]
-    fn what_slurm_says_is_told() {
-        let mut facts = facts(json!({"state": "Queued"}), false, &[]);
-        facts.fit = Admission::Never("too large".into());
-        assert!(explain(&facts).why.ends_with("too large"));
-        facts.ended = Some("it was lost".into());
-        facts.container.state = ContainerState::Locked;
-        facts.held_by_us = true;
-        let why = explain(&facts).why;
-        assert!(
-            why.starts_with("its job has ended") && why.ends_with("it was lost"),
-            "{why}"
-        );
-        assert_eq!(explain(&facts).jobs, "no job any more; it was lost");
-        facts.last_log_entries = vec!["2026-11-22 04:00:00 UTC, dispatched as job 3".into()];
-        let page = explain(&facts).text();
-        assert!(
-            page.ends_with("before  2026-11-22 04:00:00 UTC, dispatched as job 3\n"),
-            "{page}"
-        );
-        facts.jobs = Err("no answer".into());
-        let answer = explain(&facts);
-        assert_eq!(answer.jobs, "no answer");
-        assert!(answer.why.contains("does not answer"));
-        let text = answer.text();
-        let expected = "uuid    zzzzz-dz642-queuedcontainer\nrecord  Locked, priority 7";
-        assert!(text.starts_with(expected), "{text}");
-        facts.owner = Some(Arc::new(Owner {
-            user: UserUuid::parse("zzzzz-tpzed-000000000000001").ok(),
-            username: Some("ada".into()),
-            project: GroupUuid::parse("zzzzz-j7d0g-000000000000001").ok(),
-            project_name: Some("RNA".into()),
-        }));
-        let text = explain(&facts).text();
-        let line = "for     user ada, project \"RNA\" (zzzzz-j7d0g-000000000000001)\n";
-        assert!(text.contains(line), "{text}");
-    }
-
-    #[test]
-    fn a_job_that_waits_says_for_what() {
-        let locked = "zzzzz-gj3su-000000000000000";
-        let record = json!({"state": "Locked", "locked_by_uuid": locked});
-        let mut facts = facts(record, true, &[("3", None)]);
-        facts.waiting = Some(PendingReason {
-            outlook: PendingOutlook::Transient,
-            text: "for free nodes".into(),
-        });
-        assert_eq!(explain(&facts).why, "job 3 waits in Slurm: for free nodes");
-        facts.container.runtime_status.activity = Some("no node has it".into());
-        let better = "job 3 waits in Slurm: no node has it";
-        assert_eq!(explain(&facts).why, better);
-        facts.container.runtime_status.activity = Some("Slurm job 3 waits for Ada".into());
-        assert_eq!(explain(&facts).why, "job 3 waits for Ada");
-    }
-}
+mod tests;

@@ -6,11 +6,10 @@
 use std::error::Error;
 
 use arvados_client::records::ContainerState;
-use arvados_client::{Client, ContainerUuid, scopes};
+use arvados_client::{Client, scopes};
 use tokio::join;
 
 use crate::api::Api;
-use crate::api::log_writer::EVENT_TYPE;
 use crate::model::resources::Admission;
 use crate::model::world::Job;
 use crate::observe::owners::owner_of;
@@ -22,9 +21,9 @@ use crate::service::subcommands::explain::ExplainInput;
 use crate::service::subcommands::queries::{host_fault, list_jobs, no_reply_text, with_timeout};
 use crate::service::subcommands::{DispatcherCommands, client, fetch, fit};
 
-/// Maximum number of log entries shown. A refusal, its consequence and the time of the next attempt
-/// are separate entries.
-const MAX_LOG_ENTRIES: u64 = 4;
+/// Maximum number of notes shown. A refusal, its consequence and the time of the next attempt are
+/// separate notes.
+const MAX_NOTES: u64 = 4;
 
 /// What is known of a container now.
 pub(super) async fn explain_input<P: DispatcherCommands>(
@@ -38,10 +37,10 @@ pub(super) async fn explain_input<P: DispatcherCommands>(
     let scheduler = program.scheduler(home, label.clone());
     let record = fetch(program, &client, &scheduler, asked).await?;
     let uuid = &record.uuid;
-    let (jobs, host_fault, last_words, owner) = join!(
+    let (jobs, host_fault, notes, owner) = join!(
         list_jobs(&scheduler),
         host_fault(&scheduler),
-        last_log_entries(&client, uuid),
+        client.last_notes(uuid, MAX_NOTES),
         owner_of(&client, &record)
     );
     let owner = owner?;
@@ -122,7 +121,7 @@ pub(super) async fn explain_input<P: DispatcherCommands>(
     let (ended, analysis, fit, host_fault) = join!(ended, analysis, fit, fault);
     let waiting = scheduler.pending_reasons().remove(uuid);
     Ok(ExplainInput {
-        last_log_entries: last_words,
+        notes: notes.map_err(|error| format!("not known: {error}")),
         names: P::TERMS,
         container,
         held_by_us: ours.is_some(),
@@ -145,18 +144,4 @@ async fn storage_fault(client: &Client) -> Option<String> {
     Some(format!(
         "the file storage (Keep) takes data from this host: {reason}"
     ))
-}
-
-/// The last entries of a dispatcher about the container in the server's `logs`, newest first, with
-/// their times.
-async fn last_log_entries(client: &Client, uuid: &ContainerUuid) -> Vec<String> {
-    match client.last_notes(uuid, EVENT_TYPE, MAX_LOG_ENTRIES).await {
-        Ok(notes) => {
-            let notes = notes.into_iter();
-            notes
-                .map(|(time, words)| format!("{}, {words}", time.strftime("%Y-%m-%d %H:%M:%S UTC")))
-                .collect()
-        }
-        Err(error) => vec![format!("not known: {error}")],
-    }
 }

@@ -1,13 +1,11 @@
 //! Calls for containers.
 
-use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::client::{Call, Client};
 use crate::error::Error;
-use crate::filter::Query;
 use crate::ids::ContainerUuid;
-use crate::records::{Authorization, Container, LockReply, Log};
+use crate::records::{Authorization, Container, LockReply};
 
 impl Client {
     /// Fetches the complete record.
@@ -48,26 +46,5 @@ impl Client {
     /// Fetches the token of the container; only for the holder of the lock.
     pub async fn container_auth(&self, uuid: &ContainerUuid) -> Result<Authorization, Error> {
         self.get(format!("containers/{uuid}/auth")).await
-    }
-
-    /// Fetches time and text of the last log entries of one type (`event_type`) about a container,
-    /// the newest first, at most `limit`.
-    pub async fn last_notes(
-        &self,
-        uuid: &ContainerUuid,
-        kind: &str,
-        limit: u64,
-    ) -> Result<Vec<(Timestamp, String)>, Error> {
-        let query = Query::new()
-            .filter("object_uuid", "=", uuid)
-            .filter("event_type", "=", kind)
-            .order("id desc")
-            .limit(limit);
-        let page = self.page::<Log>("logs", &query).await?;
-        let note = |entry: Log| {
-            let text = entry.properties["text"].as_str()?.to_owned();
-            Some((entry.event_at?, text))
-        };
-        Ok(page.items.into_iter().filter_map(note).collect())
     }
 }

@@ -7,6 +7,7 @@ mod container_logs;
 mod container_requests;
 mod containers;
 mod gateway;
+mod notes;
 mod server;
 mod users;
 
@@ -14,4 +15,5 @@ pub use authorizations::{NewToken, NewUserToken};
 pub use bulk::{Bulk, Each, NewLog, WantedLock};
 pub use container_logs::{LogRange, LogStream};
 pub use gateway::GatewayTunnel;
+pub use notes::Note;
 pub use users::NameKind;
