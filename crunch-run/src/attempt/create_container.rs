@@ -163,7 +163,7 @@ pub async fn create(from: CreateRequest<'_>) -> Result<CreatedContainer, Failure
         network: spec::network(record, settings),
         limits: limits.clone(),
         gpus: from.gpus.clone(),
-        seccomp: settings.seccomp.clone(),
+        confinement: settings.confinement.clone(),
         scratch: scratch.path().to_owned(),
         stdio,
     };

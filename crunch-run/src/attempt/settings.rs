@@ -7,13 +7,11 @@ use arvados_client::endpoint::EndpointError;
 use arvados_client::{ContainerUuid, Endpoint, Token};
 
 use super::instance_type::Instance;
-use crate::flags::{
-    Flags, GatewayChoice, MountMethod, Networking, NodeFlags, UserNamespaces, read_seccomp,
-};
+use crate::flags::{Flags, GatewayChoice, MountMethod, Networking, NodeFlags, UserNamespaces};
 use crate::gateway::secret::{self, GatewaySecret, TokenFile};
 use crate::logs::SavePolicy;
 use crate::node::broken_node::BrokenNodeHook;
-use container_engine::{GpuGrant, ProfileError, Seccomp};
+use container_engine::{Confinement, GpuGrant, ProfileError};
 use crunch_contract::MACHINE_CLAIM;
 
 #[derive(Debug, Clone)]
@@ -35,7 +33,7 @@ pub struct Settings {
     pub mount_method: MountMethod,
 
     /// The filter of system calls.
-    pub seccomp: Seccomp,
+    pub confinement: Confinement,
     pub user_namespace: bool,
     pub cpuset: Option<String>,
     pub gpus: Option<GpuGrant>,
@@ -107,7 +105,7 @@ impl Settings {
             machine_claim: env(MACHINE_CLAIM).map(PathBuf::from),
             cache: flags.node.cache.path(),
             mount_method: flags.mount_method,
-            seccomp: read_seccomp(flags.node.seccomp.as_deref())?,
+            confinement: flags.node.confinement()?,
             user_namespace: flags.userns == UserNamespaces::Auto,
             cpuset: flags.cpuset.clone(),
             gpus,

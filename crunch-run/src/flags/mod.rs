@@ -13,7 +13,7 @@ use clap::{ArgAction, Parser};
 use container_engine::GpuStack;
 
 pub use self::choices::{EngineChoice, GatewayChoice, MountMethod, Networking, UserNamespaces};
-pub use self::node::{CacheDir, CacheLimits, NodeFlags, read_seccomp};
+pub use self::node::{CacheDir, CacheLimits, NodeFlags};
 
 /// Text below the flags in `--help`; `crunch_contract::ExitCode` defines the codes.
 const EXIT_STATUS: &str = "\

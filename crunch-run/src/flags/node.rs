@@ -1,14 +1,15 @@
 //! Flags about the node, which a run, `check` and `cache` share.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 
 use super::EngineChoice;
 use crate::environment;
+use container_engine::capabilities::{self, Capabilities, Capability};
 use container_engine::gpu::CDI_DIRS;
 use container_engine::select::EngineFactory;
-use container_engine::{ProfileError, Seccomp};
+use container_engine::{Confinement, ProfileError, Seccomp};
 use host_state::private_dir;
 use node_cache::image::ImageStore;
 use node_cache::{Limits, SizeOrPercent};
@@ -107,7 +108,12 @@ pub struct NodeFlags {
     /// Filter of system calls: a profile in the JSON of OCI runtimes or of docker, or "off"
     /// [default: one like docker's; docker and podman use their own]
     #[arg(long, value_name = "FILE|off")]
-    pub seccomp: Option<PathBuf>,
+    seccomp: Option<PathBuf>,
+
+    /// Let containers have this capability too, such as SYS_PTRACE; may be given several times. Not
+    /// with apptainer
+    #[arg(long, value_name = "NAME", value_parser = capabilities::parse)]
+    cap_add: Vec<Capability>,
 
     /// Directory with CDI specifications of GPUs; may be given several times, the last has
     /// precedence [default: /etc/cdi and /var/run/cdi]
@@ -128,6 +134,20 @@ impl NodeFlags {
         }
     }
 
+    /// What containers may do; an error of the profile that `--seccomp` names.
+    pub fn confinement(&self) -> Result<Confinement, ProfileError> {
+        let capabilities = Capabilities::with(&self.cap_add);
+        let seccomp = match &self.seccomp {
+            None => Seccomp::Default,
+            Some(off) if off.as_os_str() == "off" => Seccomp::Off,
+            Some(file) => Seccomp::read(file, &capabilities)?,
+        };
+        Ok(Confinement {
+            seccomp,
+            capabilities,
+        })
+    }
+
     pub fn engines(&self, store: ImageStore, user_namespace: bool) -> EngineFactory {
         EngineFactory {
             store,
@@ -136,14 +156,5 @@ impl NodeFlags {
             delegated_group: self.delegated_group,
             user_namespace,
         }
-    }
-}
-
-/// Reads the value of `--seccomp`.
-pub fn read_seccomp(flag: Option<&Path>) -> Result<Seccomp, ProfileError> {
-    match flag {
-        None => Ok(Seccomp::Default),
-        Some(off) if off == "off" => Ok(Seccomp::Off),
-        Some(file) => Seccomp::read(file),
     }
 }

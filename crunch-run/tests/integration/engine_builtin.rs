@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use cgroup::Cgroup;
 use container_engine::builtin::{BuiltinEngine, Settings};
 use container_engine::{
-    Bind, Container, ContainerSpec, Engine, EngineError, Exit, ExitStatus, Limits, Network,
-    Seccomp, StartError, Stdio,
+    Bind, Confinement, Container, ContainerSpec, Engine, EngineError, Exit, ExitStatus, Limits,
+    Network, StartError, Stdio,
 };
 use node_cache::image::{Image, ImageStore};
 use sha2::{Digest, Sha256};
@@ -130,7 +130,7 @@ impl World {
             network: Network::None,
             limits: Limits::default(),
             gpus: None,
-            seccomp: Seccomp::Default,
+            confinement: Confinement::default(),
             scratch: self.scratch(),
             stdio: Stdio {
                 stdin: File::open("/dev/null").unwrap().into(),

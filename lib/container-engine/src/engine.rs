@@ -14,9 +14,8 @@ use serde::{Deserialize, Serialize};
 use crate::error::EngineError;
 use crate::exit::Exit;
 use crate::gpu::GpuAccess;
-use crate::seccomp::Seccomp;
 use crate::shim::RuntimeProcesses;
-use crate::spec::{Bind, ContainerUsers, Limits, Network};
+use crate::spec::{Bind, Confinement, ContainerUsers, Limits, Network};
 
 /// Something that can run containers on this machine.
 pub trait Engine: Send + Sync {
@@ -189,7 +188,7 @@ pub struct ContainerSpec {
     pub network: Network,
     pub limits: Limits,
     pub gpus: Option<GpuAccess>,
-    pub seccomp: Seccomp,
+    pub confinement: Confinement,
     /// A directory of this attempt alone, mode 0700. The engine uses one sub-directory and removes
     /// it with the container.
     pub scratch: PathBuf,

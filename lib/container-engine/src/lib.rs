@@ -5,6 +5,7 @@
 
 pub mod apptainer;
 pub mod builtin;
+pub mod capabilities;
 pub mod command;
 mod docker;
 mod engine;
@@ -31,4 +32,4 @@ pub use helper::run_helper_if_requested;
 pub use kernel::kernel_version;
 pub use seccomp::{ProfileError, Seccomp};
 pub use shim::{ContainerProcesses, RuntimeProcesses, Settings, can_map_owners};
-pub use spec::{Bind, ContainerUsers, GpuGrant, GpuStack, Limits, Network};
+pub use spec::{Bind, Confinement, ContainerUsers, GpuGrant, GpuStack, Limits, Network};

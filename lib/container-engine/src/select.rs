@@ -20,8 +20,8 @@ use super::docker::{DockerEngine, Flavour, socket};
 use super::oci::OciEngine;
 use super::shim::Settings;
 use super::{
-    Bind, ContainerSpec, Engine, EngineError, EngineRef, Exit, ExitStatus, Limits, Network,
-    Seccomp, Stdio,
+    Bind, Confinement, ContainerSpec, Engine, EngineError, EngineRef, Exit, ExitStatus, Limits,
+    Network, Stdio,
 };
 use crate::EngineChoice;
 use node_cache::image::{Image, ImageConfig, ImageStore};
@@ -225,7 +225,7 @@ async fn run_true(engine: &dyn Engine, scratch: &Path) -> Result<Exit, EngineErr
         network: Network::None,
         limits: Limits::default(),
         gpus: None,
-        seccomp: Seccomp::Default,
+        confinement: Confinement::default(),
         scratch: scratch.to_owned(),
         stdio: Stdio {
             stdin: null.try_clone().map_err(failed)?,

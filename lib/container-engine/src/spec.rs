@@ -4,6 +4,9 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::capabilities::Capabilities;
+use crate::seccomp::Seccomp;
+
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bind {
     pub host: PathBuf,
@@ -18,6 +21,13 @@ pub enum Network {
     None,
     /// The node's own network.
     Host,
+}
+
+/// What the site lets a container do.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Confinement {
+    pub seccomp: Seccomp,
+    pub capabilities: Capabilities,
 }
 
 /// Which users of the node the users of a container are.

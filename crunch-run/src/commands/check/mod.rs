@@ -114,7 +114,7 @@ async fn collect_findings(flags: &Flags) -> NodeReport {
         false => server(flags, &env),
     };
     let chosen: Arc<OnceLock<EngineReport>> = Arc::default();
-    let profile = node.seccomp.clone();
+    let of_containers = node.clone();
     let files = [cache.clone(), scratch.clone()];
     let parts = [
         part("kernel", blocking(kernel::run)),
@@ -126,7 +126,7 @@ async fn collect_findings(flags: &Flags) -> NodeReport {
         part("engines", try_engines(node.clone(), chosen.clone())),
         part(
             "seccomp",
-            blocking(move || seccomp::run(profile.as_deref())),
+            blocking(move || seccomp::run(of_containers.confinement())),
         ),
         part("GPUs", gpus::run(specs)),
         part(

@@ -1,17 +1,13 @@
 //! Checks the profile of system calls that a flag names.
 
-use std::path::Path;
-
-use container_engine::Seccomp;
+use container_engine::{Confinement, ProfileError, Seccomp};
 use preflight::{Finding, Subject};
-
-use crate::flags::read_seccomp;
 
 const SECCOMP: Subject = Subject("seccomp");
 
 /// No finding without the flag.
-pub fn run(flag: Option<&Path>) -> Vec<Finding> {
-    let finding = match read_seccomp(flag) {
+pub fn run(confinement: Result<Confinement, ProfileError>) -> Vec<Finding> {
+    let finding = match confinement.map(|confinement| confinement.seccomp) {
         Ok(Seccomp::Default) => return Vec::new(),
         Ok(Seccomp::Off) => SECCOMP.warn(
             "containers may use all system calls (--seccomp=off)",
@@ -32,7 +28,15 @@ pub fn run(flag: Option<&Path>) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::flags::NodeFlags;
+    use clap::Parser;
     use preflight::Level;
+
+    #[derive(Parser)]
+    struct Node {
+        #[command(flatten)]
+        flags: NodeFlags,
+    }
 
     #[test]
     fn a_bad_profile_fails_and_none_is_a_warning() {
@@ -45,13 +49,15 @@ mod tests {
         let good = file("good", r#"{"defaultAction": "SCMP_ACT_ALLOW"}"#);
         let bad = file("bad", r#"{"defaultAction": "SCMP_ACT_ALLOW", "more": 1}"#);
         for (flag, level) in [
-            (Path::new("off"), Level::Warn),
-            (&good, Level::Ok),
-            (&bad, Level::Fail),
-            (Path::new("/no/such/file"), Level::Fail),
+            ("off", Level::Warn),
+            (good.to_str().unwrap(), Level::Ok),
+            (bad.to_str().unwrap(), Level::Fail),
+            ("/no/such/file", Level::Fail),
         ] {
-            assert_eq!(run(Some(flag))[0].level, level, "{}", flag.display());
+            let node = Node::parse_from(["crunch-run", "--seccomp", flag]).flags;
+            assert_eq!(run(node.confinement())[0].level, level, "{flag}");
         }
-        assert!(run(None).is_empty());
+        let node = Node::parse_from(["crunch-run"]).flags;
+        assert!(run(node.confinement()).is_empty());
     }
 }

@@ -63,6 +63,7 @@ macro_rules! core {
                 the_hostname_is_its_own,
                 no_network_without_the_api,
                 the_node_s_network_with_the_api,
+                root_has_the_listed_capabilities_and_those_the_site_adds,
             ];
             escapes: [
                 only_documented_attempts_at_an_escape_succeed,

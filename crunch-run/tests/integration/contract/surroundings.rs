@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use crate::contract::engines::Engine;
 use crate::contract::lab::Lab;
 
 pub async fn a_container_sees_only_its_own_processes(lab: &Lab) {
@@ -69,4 +70,37 @@ pub async fn the_node_s_network_with_the_api(lab: &Lab) {
     let effective = u64::from_str_radix(effective, 16).unwrap();
     let (net_admin, net_raw) = (1 << 12, 1 << 13);
     assert_eq!(effective & (net_admin | net_raw), 0, "{effective:x}");
+}
+
+/// Bits of capabilities(7): those that `container_engine::capabilities` lists, and two others.
+const LISTED: u64 = 0x8004_05fb;
+const NET_RAW: u64 = 1 << 13;
+const SYS_PTRACE: u64 = 1 << 19;
+
+pub async fn root_has_the_listed_capabilities_and_those_the_site_adds(lab: &Lab) {
+    // Apptainer knows all or none: see docs/engines.md.
+    let flags = ["--cap-add=CAP_NET_RAW", "--cap-add=sys_ptrace"];
+    let rows = match lab.engine {
+        Engine::Apptainer => [(&flags[..0], 0), (&flags, 0)],
+        Engine::ApptainerAsNobody => return,
+        _ => [
+            (&flags[..0], LISTED),
+            (&flags, LISTED | NET_RAW | SYS_PTRACE),
+        ],
+    };
+    for (flags, expected) in rows {
+        let script = "grep -e CapEff -e CapBnd /proc/self/status";
+        let (job, child) = lab.start(&["sh", "-c", script], json!({}), flags).await;
+        let ended = lab.end(job, child).await;
+        let sets = ended.stdout();
+        assert_eq!(sets.len(), 2, "{sets:?}");
+        for set in sets {
+            let (_, set) = set.split_once(":\t").unwrap();
+            assert_eq!(
+                u64::from_str_radix(set, 16),
+                Ok(expected),
+                "{flags:?} {set}"
+            );
+        }
+    }
 }

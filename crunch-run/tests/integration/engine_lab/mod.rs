@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use container_engine::builtin::{BuiltinEngine, Settings};
 use container_engine::{
-    Bind, Container, ContainerSpec, Engine, EngineError, Exit, ExitStatus, Limits, Network,
-    Seccomp, Stdio,
+    Bind, Confinement, Container, ContainerSpec, Engine, EngineError, Exit, ExitStatus, Limits,
+    Network, Stdio,
 };
 use node_cache::image::{Archive, Image, ImageSource, ImageStore};
 use sha2::{Digest, Sha256};
@@ -160,7 +160,7 @@ impl Lab {
             network: request.network,
             limits: request.limits,
             gpus: request.gpus,
-            seccomp: Seccomp::Default,
+            confinement: Confinement::default(),
             stdio: Stdio {
                 stdin: fs::File::open("/dev/null").unwrap().into(),
                 stdout: stdout_end,
@@ -351,20 +351,10 @@ pub fn archive(layers: &[Vec<u8>], config: serde_json::Value) -> (Vec<u8>, Strin
     (tar.into_inner().unwrap(), format!("sha256:{id}"))
 }
 
-/// Whether control groups have lists of devices that may be used (version 1). With version 2, the
-/// built-in engine makes no such list, which would be a BPF program. Then no device can be made.
-pub fn has_device_lists() -> bool {
-    !Path::new("/sys/fs/cgroup/cgroup.controllers").exists()
-}
-
-/// The capabilities of root in a container: those of Docker, less what this process lacks.
+/// The capabilities of root in a container, less what this process lacks.
 pub fn expected_capabilities() -> u64 {
-    let of_docker = match has_device_lists() {
-        true => 0xa804_25fb,
-        // Without CAP_MKNOD.
-        false => 0xa004_25fb,
-    };
+    let of_every_container = 0x8004_05fb;
     let own = fs::read_to_string("/proc/self/status").unwrap();
     let own = own.lines().find_map(|line| line.strip_prefix("CapBnd:\t"));
-    of_docker & u64::from_str_radix(own.unwrap(), 16).unwrap()
+    of_every_container & u64::from_str_radix(own.unwrap(), 16).unwrap()
 }

@@ -46,6 +46,7 @@ pub fn build(
     }));
     dev::move_nodes(&spec.gpus.devices, &spec.dir)?;
     let filter = spec
+        .confinement
         .seccomp
         .halves()
         .map_err(|e| cannot_create("its filter of system calls", e))?;

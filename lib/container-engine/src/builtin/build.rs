@@ -54,6 +54,7 @@ pub fn build(
         binds: &sandbox.binds,
         gpus: &spec.gpus,
         network: spec.network,
+        capabilities: &spec.confinement.capabilities,
         // The launcher installs it.
         seccomp: None,
         limits: &spec.limits,
@@ -82,7 +83,7 @@ pub fn build(
         environment: sandbox.environment,
         user: sandbox.identity.uid.to_string(),
         foreign_formats: foreign_formats(),
-        seccomp: filter(&spec.seccomp)
+        seccomp: filter(&spec.confinement.seccomp)
             .map_err(|e| cannot_create("its filter of system calls", e))?,
         report: Rc::new(reporting),
     };

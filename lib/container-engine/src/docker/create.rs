@@ -156,8 +156,8 @@ fn host_config(spec: &ContainerSpec, gpus: Gpus<'_>) -> HostConfig {
         cpuset_cpus: limits.cpuset.clone(),
         // Output is read as it comes; a copy by the daemon would only fill its disk.
         log_config: Some(no_log()),
-        // Raw sockets would read all packets on the node's network.
-        cap_drop: (spec.network == Network::Host).then(|| vec!["NET_RAW".to_owned()]),
+        cap_drop: Some(vec!["ALL".to_owned()]),
+        cap_add: Some(spec.confinement.capabilities.names()),
         devices: nodes.map(|access| access.devices.iter().map(device).collect()),
         group_add: nodes.map(|access| access.groups().iter().map(u32::to_string).collect()),
         device_requests: match gpus {
@@ -175,7 +175,7 @@ fn host_config(spec: &ContainerSpec, gpus: Gpus<'_>) -> HostConfig {
 /// The security option for the filter of system calls. Docker's own stays unless the site chose
 /// another. Podman's lets a container make namespaces, so podman gets ours.
 pub fn seccomp_option(flavour: Flavour, spec: &ContainerSpec) -> io::Result<Option<String>> {
-    let path = match (&spec.seccomp, flavour) {
+    let path = match (&spec.confinement.seccomp, flavour) {
         (Seccomp::Off, _) => return Ok(Some("seccomp=unconfined".to_owned())),
         (Seccomp::Default, Flavour::Docker) => return Ok(None),
         (Seccomp::Profile(profile), Flavour::Docker) => {
@@ -183,7 +183,7 @@ pub fn seccomp_option(flavour: Flavour, spec: &ContainerSpec) -> io::Result<Opti
         }
         (Seccomp::Default, Flavour::Podman) => {
             let path = spec.scratch.join("seccomp.json");
-            let rules = spec.seccomp.rules().map_err(io::Error::other)?;
+            let rules = spec.confinement.seccomp.rules().map_err(io::Error::other)?;
             std::fs::write(&path, serde_json::to_vec(&rules)?)?;
             path
         }
@@ -303,7 +303,8 @@ pub fn unenforced_limits(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Stdio;
+    use crate::capabilities::Capabilities;
+    use crate::{Confinement, Stdio};
 
     #[test]
     fn nobody_listens_on_the_node_s_network() {
@@ -317,7 +318,7 @@ mod tests {
             network: Network::None,
             limits: Limits::default(),
             gpus: None,
-            seccomp: Seccomp::Default,
+            confinement: Confinement::default(),
             scratch: PathBuf::new(),
             stdio: Stdio {
                 stdin: null(),
@@ -325,11 +326,11 @@ mod tests {
                 stderr: null(),
             },
         };
-        assert_eq!(host_config(&spec, Gpus::None).cap_drop, None);
         spec.network = Network::Host;
         let config = host_config(&spec, Gpus::None);
         assert_eq!(config.network_mode.as_deref(), Some("host"));
-        assert_eq!(config.cap_drop, Some(vec!["NET_RAW".to_owned()]));
+        assert_eq!(config.cap_drop, Some(vec!["ALL".to_owned()]));
+        assert_eq!(config.cap_add, Some(Capabilities::default().names()));
     }
 
     #[test]

@@ -40,6 +40,7 @@ pub fn build(
 
     let no_group = Cgroup::default();
     let rules = spec
+        .confinement
         .seccomp
         .rules()
         .map_err(|e| cannot_create("its filter of system calls", e))?;
@@ -63,6 +64,7 @@ pub fn build(
         binds: &sandbox.binds,
         gpus: &spec.gpus,
         network: spec.network,
+        capabilities: &spec.confinement.capabilities,
         seccomp: rules.as_ref(),
         limits: &spec.limits,
         parent_quota: groups.and_then(|g| g.parent_quota),

@@ -179,7 +179,11 @@ mod tests {
     use super::*;
 
     fn programs(text: &str) -> Result<usize, String> {
-        compile(&super::super::profile_file::parse(text)?).map(|programs| programs.len())
+        compile(&super::super::profile_file::parse(
+            text,
+            &Default::default(),
+        )?)
+        .map(|programs| programs.len())
     }
 
     #[test]

@@ -24,6 +24,7 @@ pub(crate) use self::bpf::compile;
 use self::denied_syscalls::{
     CONDITIONAL, Comparison, DENIED, HIDDEN, LAST_REVIEWED, NEEDED_FOR_CONTAINERS,
 };
+use crate::capabilities::Capabilities;
 
 /// Which filter a container gets.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -54,15 +55,16 @@ pub struct ProfileError {
 }
 
 impl Seccomp {
-    /// Reads a profile: `linux.seccomp` of the OCI, or a profile for docker and podman.
-    pub fn read(path: &Path) -> Result<Self, ProfileError> {
+    /// Reads a profile: `linux.seccomp` of the OCI, or a profile for docker and podman, whose
+    /// conditions may depend on the capabilities of the containers.
+    pub fn read(path: &Path, capabilities: &Capabilities) -> Result<Self, ProfileError> {
         let failed = |reason: String| ProfileError {
             path: path.to_owned(),
             reason,
         };
         let path = path.canonicalize().map_err(|e| failed(e.to_string()))?;
         let text = std::fs::read_to_string(&path).map_err(|e| failed(e.to_string()))?;
-        let rules = profile_file::parse(&text).map_err(failed)?;
+        let rules = profile_file::parse(&text, capabilities).map_err(failed)?;
         compile(&rules).map_err(failed)?;
         Ok(Self::Profile(Box::new(SiteProfile { path, text, rules })))
     }

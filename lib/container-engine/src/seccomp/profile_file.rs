@@ -8,10 +8,8 @@ use oci_spec::runtime::{
 use serde::Deserialize;
 use syscalls::Sysno;
 
+use crate::capabilities::Capabilities;
 use crate::kernel::{kernel_version, running_version};
-
-/// Capabilities that containers have, as far as profiles ask for them.
-const CAPABILITIES: &[&str] = &["CAP_AUDIT_WRITE", "CAP_CHOWN", "CAP_SYS_CHROOT"];
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -67,12 +65,12 @@ struct Condition {
     min_kernel: Option<String>,
 }
 
-pub fn parse(text: &str) -> Result<LinuxSeccomp, String> {
+pub fn parse(text: &str, capabilities: &Capabilities) -> Result<LinuxSeccomp, String> {
     let profile: Profile = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let is_list_of_denials = profile.default_action == LinuxSeccompAction::ScmpActAllow;
     let mut entries = Vec::new();
     for calls in profile.syscalls {
-        if !applies(&calls) {
+        if !applies(&calls, capabilities) {
             continue;
         }
         let entry = entry(calls)?;
@@ -131,8 +129,8 @@ fn is_known(name: &str) -> bool {
     name.parse::<Sysno>().is_ok() || name.parse::<syscalls::x86::Sysno>().is_ok()
 }
 
-fn applies(calls: &Calls) -> bool {
-    let has = |name: &String| CAPABILITIES.contains(&name.as_str());
+fn applies(calls: &Calls, capabilities: &Capabilities) -> bool {
+    let has = |name: &String| capabilities.has(name);
     let is_here = |name: &String| go_architecture() == name;
     let is_included = calls.includes.as_ref().is_none_or(|only| {
         only.arches
@@ -196,7 +194,7 @@ mod tests {
               {"names": ["ptrace"], "action": "SCMP_ACT_ALLOW", "includes": {"minKernel": "4.8"}},
               {"names": ["getpid"], "action": "SCMP_ACT_ALLOW", "includes": {"minKernel": "99.0"}},
               {"name": "arch_prctl", "action": "SCMP_ACT_ALLOW", "includes": {"arches": ["riscv64"]}}]}"#;
-        let rules = parse(text).unwrap();
+        let rules = parse(text, &Capabilities::default()).unwrap();
         let names: Vec<&str> = rules
             .syscalls()
             .iter()
@@ -226,7 +224,7 @@ mod tests {
                 "\"socket\" compares",
             ),
         ] {
-            let error = parse(text).unwrap_err();
+            let error = parse(text, &Capabilities::default()).unwrap_err();
             assert!(error.contains(expected), "{error}");
         }
     }

@@ -168,7 +168,7 @@ impl<R: ShimRuntime> ShimEngine<R> {
             network: spec.network,
             limits: spec.limits,
             gpus: spec.gpus.unwrap_or_default(),
-            seccomp: spec.seccomp,
+            confinement: spec.confinement,
             dir,
             spare_dir,
             mounts_dir,

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use libcontainer::oci_spec::OciSpecError;
 use libcontainer::oci_spec::runtime::{
-    Capability, LinuxBuilder, LinuxCapabilitiesBuilder, LinuxCpuBuilder, LinuxDeviceBuilder,
+    LinuxBuilder, LinuxCapabilitiesBuilder, LinuxCpuBuilder, LinuxDeviceBuilder,
     LinuxDeviceCgroupBuilder, LinuxDeviceType, LinuxMemoryBuilder, LinuxNamespaceBuilder,
     LinuxNamespaceType, LinuxPidsBuilder, LinuxResourcesBuilder, LinuxSeccomp, PosixRlimit,
     PosixRlimitBuilder, PosixRlimitType, ProcessBuilder, RootBuilder, Spec, SpecBuilder,
@@ -20,6 +20,7 @@ pub use self::id_maps::SpecUsers;
 use self::id_maps::{id_mappings, id_maps};
 use self::mounts::mounts;
 use super::user::Identity;
+use crate::capabilities::Capabilities;
 use crate::gpu::{DeviceNode, GpuAccess};
 use crate::kernel::default_pids;
 use crate::{Bind, Limits, Network};
@@ -44,6 +45,7 @@ pub struct SpecInput<'a> {
     pub binds: &'a [Bind],
     pub gpus: &'a GpuAccess,
     pub network: Network,
+    pub capabilities: &'a Capabilities,
     /// Set if the runtime installs the filter.
     pub seccomp: Option<&'a LinuxSeccomp>,
     pub limits: &'a Limits,
@@ -157,7 +159,7 @@ fn device_type(node: &DeviceNode) -> LinuxDeviceType {
 fn process(
     input: &SpecInput<'_>,
 ) -> Result<libcontainer::oci_spec::runtime::Process, OciSpecError> {
-    let capabilities = capabilities(input.supported.devices, input.network);
+    let capabilities = input.capabilities.set();
     ProcessBuilder::default()
         .terminal(false)
         .args(input.arguments.to_vec())
@@ -175,7 +177,7 @@ fn process(
             LinuxCapabilitiesBuilder::default()
                 .bounding(capabilities.clone())
                 .effective(capabilities.clone())
-                .permitted(capabilities)
+                .permitted(capabilities.clone())
                 .inheritable(HashSet::new())
                 .ambient(HashSet::new())
                 .build()?,
@@ -183,33 +185,6 @@ fn process(
         .no_new_privileges(true)
         .rlimits(rlimits(input.hard_files)?)
         .build()
-}
-
-/// Docker's capabilities. Making device nodes is safe only with an enforced device list. Raw
-/// sockets are safe only on a network of the container's own: on the node's they read everybody's
-/// packets.
-fn capabilities(device_list_holds: bool, network: Network) -> HashSet<Capability> {
-    let mut set = HashSet::from([
-        Capability::AuditWrite,
-        Capability::Chown,
-        Capability::DacOverride,
-        Capability::Fowner,
-        Capability::Fsetid,
-        Capability::Kill,
-        Capability::NetBindService,
-        Capability::Setfcap,
-        Capability::Setgid,
-        Capability::Setpcap,
-        Capability::Setuid,
-        Capability::SysChroot,
-    ]);
-    if device_list_holds {
-        set.insert(Capability::Mknod);
-    }
-    if network == Network::None {
-        set.insert(Capability::NetRaw);
-    }
-    set
 }
 
 fn masked_paths() -> Vec<String> {
@@ -346,22 +321,6 @@ mod tests {
     }
 
     #[test]
-    fn nobody_listens_on_the_node_s_network() {
-        for (network, devices, raw, mknod) in [
-            (Network::None, false, true, false),
-            (Network::None, true, true, true),
-            (Network::Host, false, false, false),
-            (Network::Host, true, false, true),
-        ] {
-            let set = capabilities(devices, network);
-            assert_eq!(set.contains(&Capability::NetRaw), raw, "{network:?}");
-            assert_eq!(set.contains(&Capability::Mknod), mknod, "{devices}");
-            assert!(!set.contains(&Capability::NetAdmin));
-            assert!(set.contains(&Capability::NetBindService));
-        }
-    }
-
-    #[test]
     fn only_limits_that_hold_are_described() {
         let identity = Identity {
             uid: 0,
@@ -391,6 +350,7 @@ mod tests {
                 binds: &[],
                 gpus: &GpuAccess::default(),
                 network: Network::None,
+                capabilities: &Capabilities::default(),
                 seccomp: None,
                 limits: &limits,
                 parent_quota: None,

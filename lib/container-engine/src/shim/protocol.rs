@@ -15,8 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::runtime::Runtime;
 use crate::gpu::GpuAccess;
-use crate::seccomp::Seccomp;
-use crate::{Bind, ContainerUsers, Exit, Limits, Network, StartError};
+use crate::{Bind, Confinement, ContainerUsers, Exit, Limits, Network, StartError};
 use node_cache::image::ImageConfig;
 
 /// First argument of the shim. Its command line and environment have nothing else.
@@ -72,7 +71,7 @@ pub struct CreateSpec {
     pub network: Network,
     pub limits: Limits,
     pub gpus: GpuAccess,
-    pub seccomp: Seccomp,
+    pub confinement: Confinement,
     /// The shim's directory below the attempt's scratch directory; removed at the end.
     pub dir: PathBuf,
     /// Directory of the writable layer if the file system of `dir` does not support it.
