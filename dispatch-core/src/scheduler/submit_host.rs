@@ -62,11 +62,21 @@ struct State {
     fault: Fault,
     /// Start of the newest trial.
     tried: Option<Instant>,
-    /// When a submission or an attempt last succeeded.
+    /// When a submission, an attempt or a trial last succeeded.
     succeeded: Option<Instant>,
     running: Option<JoinHandle<TrialResult>>,
     /// Whether a trial has ended, or a submission or an attempt has succeeded.
     is_known: bool,
+}
+
+impl State {
+    /// Whether a trial goes on without which nothing says that there is no fault.
+    fn is_awaited(&self) -> bool {
+        let is_old = |at: Instant| at.elapsed() >= EVIDENCE_LASTS;
+        // The failure of a trial that is not trusted would say nothing about the nodes.
+        let is_unknown = self.fault.is_trial_trusted() && self.succeeded.is_none_or(is_old);
+        self.running.is_some() && (is_unknown || !self.is_known)
+    }
 }
 
 impl std::fmt::Debug for Precondition {
@@ -276,13 +286,18 @@ impl Precondition {
         }
     }
 
-    /// Why no job can be submitted from this host, if that is so, or is not known yet.
+    /// Why nothing can be started, if that is so, or is not known before the trial has ended.
     pub fn fault(&self) -> Option<String> {
         let state = self.state.lock();
-        let is_awaited = !state.is_known && state.running.is_some();
-        let awaited =
-            || is_awaited.then(|| format!("no answer from {} since the start", self.what));
-        state.fault.reason().map(str::to_owned).or_else(awaited)
+        let awaited = || format!("{} has not answered yet", self.what);
+        let reason = state.fault.reason().map(str::to_owned);
+        reason.or_else(|| state.is_awaited().then(awaited))
+    }
+
+    /// Whether the end of a trial is waited for.
+    pub fn is_awaited(&self) -> bool {
+        let state = self.state.lock();
+        state.fault.reason().is_none() && state.is_awaited()
     }
 
     /// Tries the host if that is due. `suspects` says that another command could not be run. Never
@@ -298,6 +313,7 @@ impl Precondition {
             Ok(result) => {
                 let result = result.unwrap_or_else(|error| Err(error.to_string().into()));
                 state.is_known = true;
+                state.succeeded = result.as_ref().ok().map(|()| began).or(state.succeeded);
                 state.fault.tried(now, result);
             }
             Err(_) => {

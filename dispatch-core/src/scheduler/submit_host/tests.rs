@@ -79,6 +79,33 @@ async fn a_restart_forgets_no_fault_of_storage_that_was_reached_before() {
     }
 }
 
+/// What is started while the storage hangs only waits in its job.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_started_on_old_evidence_while_a_trial_goes_on() {
+    let trials = AtomicUsize::new(0);
+    let storage = Precondition::file_storage(None, move || {
+        let is_first = trials.fetch_add(1, Ordering::Relaxed) == 0;
+        async move {
+            match is_first {
+                true => Ok(()),
+                false => std::future::pending().await,
+            }
+        }
+    });
+    storage.check_if_due(true).await;
+    assert_eq!(storage.fault(), None);
+    tokio::time::sleep(EVIDENCE_LASTS).await;
+    storage.check_if_due(true).await;
+    assert_eq!(storage.fault().unwrap(), "Keep has not answered yet");
+    assert!(storage.is_awaited());
+    storage.submission_sent();
+    assert_eq!(storage.fault(), None, "an attempt stored its results");
+    tokio::time::sleep(TRIAL_TIMEOUT).await;
+    storage.check_if_due(true).await;
+    assert!(storage.fault().unwrap().contains("takes no data"));
+    assert!(!storage.is_awaited(), "the fault is known");
+}
+
 /// Also after a restart while the storage hangs: what is started then only waits in its job.
 #[tokio::test(start_paused = true)]
 async fn nothing_is_started_before_the_first_trial_has_ended() {
