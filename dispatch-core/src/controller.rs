@@ -328,8 +328,8 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
     }
 
     /// Whether a change awaits confirmation by a job listing, a job may have ended, or containers
-    /// wait for a test after it, or for a trial of the storage. The end of any job matters while the scheduler takes no more of
-    /// them.
+    /// wait for a test after it or for a trial of the storage. The end of any job matters while the
+    /// scheduler takes no more of them.
     fn is_urgent(&self) -> bool {
         let rejections = self.runner.scheduler.rejections();
         self.reconciler.awaiting_confirmation()

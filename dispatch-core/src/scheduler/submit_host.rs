@@ -65,17 +65,21 @@ struct State {
     /// When a submission, an attempt or a trial last succeeded.
     succeeded: Option<Instant>,
     running: Option<JoinHandle<TrialResult>>,
+    /// Whether the newest trial goes on. [`Precondition::check`] may have it.
+    is_trying: bool,
     /// Whether a trial has ended, or a submission or an attempt has succeeded.
     is_known: bool,
 }
 
 impl State {
-    /// Whether a trial goes on without which nothing says that there is no fault.
+    /// Whether a slow trial goes on without which nothing says that there is no fault.
     fn is_awaited(&self) -> bool {
         let is_old = |at: Instant| at.elapsed() >= EVIDENCE_LASTS;
         // The failure of a trial that is not trusted would say nothing about the nodes.
         let is_unknown = self.fault.is_trial_trusted() && self.succeeded.is_none_or(is_old);
-        self.running.is_some() && (is_unknown || !self.is_known)
+        let is_slow = |began: Instant| began.elapsed() >= CHECK_TIMEOUT;
+        let goes_on = self.is_trying && self.tried.is_some_and(is_slow);
+        goes_on && (is_unknown || !self.is_known)
     }
 }
 
@@ -312,7 +316,7 @@ impl Precondition {
         match ended {
             Ok(result) => {
                 let result = result.unwrap_or_else(|error| Err(error.to_string().into()));
-                state.is_known = true;
+                (state.is_known, state.is_trying) = (true, false);
                 state.succeeded = result.as_ref().ok().map(|()| began).or(state.succeeded);
                 state.fault.tried(now, result);
             }
@@ -343,7 +347,7 @@ impl Precondition {
         if state.tried.is_some_and(is_early) {
             return None;
         }
-        state.tried = Some(now);
+        (state.tried, state.is_trying) = (Some(now), true);
         let is_thorough = suspects || state.fault.reason().is_some();
         Some((now, tokio::spawn((self.trial)(is_thorough))))
     }

@@ -97,7 +97,11 @@ async fn nothing_is_started_on_old_evidence_while_a_trial_goes_on() {
     tokio::time::sleep(EVIDENCE_LASTS).await;
     storage.check_if_due(true).await;
     assert_eq!(storage.fault().unwrap(), "Keep has not answered yet");
-    assert!(storage.is_awaited());
+    let checked = storage.check_if_due(true);
+    tokio::pin!(checked);
+    assert!(futures_util::poll!(&mut checked).is_pending());
+    assert!(storage.is_awaited(), "the next check waits for the trial");
+    checked.await;
     storage.submission_sent();
     assert_eq!(storage.fault(), None, "an attempt stored its results");
     tokio::time::sleep(TRIAL_TIMEOUT).await;
