@@ -51,6 +51,9 @@ struct HealthState {
     site: SiteState,
 }
 
+/// Time after which the status page tells of a side whose last query has failed.
+const SHORT_SILENCE: Duration = Duration::from_secs(15);
+
 /// When a container is submitted that nothing else holds up.
 pub const ON_ITS_TURN: &str =
     "when it is its user's turn and fewer than --max-pending jobs are pending";
@@ -179,9 +182,9 @@ impl Health {
         (facts.queue, facts.site) = (rows.into(), site);
     }
 
-    /// The health error: why this host cannot submit jobs; which side has not answered recently,
-    /// for how long and why.
-    fn problem(&self) -> Option<String> {
+    /// Why this host cannot submit jobs; which side has not answered for too long, or has failed
+    /// for longer than `failing`, for how long and why.
+    fn problem(&self, failing: Duration) -> Option<String> {
         let facts = self.facts.lock();
         let fault = facts.site.host_fault.iter();
         let fault = fault.map(|fault| format!("no container is started: {fault}"));
@@ -192,7 +195,8 @@ impl Health {
                 return Some(format!("the {name} has not answered yet: {why}"));
             }
             let age = side.answered.unwrap_or(self.started).elapsed();
-            (age > self.stale_after).then(|| {
+            let fails = side.failure.is_some() && age > failing;
+            (fails || age > self.stale_after).then(|| {
                 let why = side.failure.as_deref().unwrap_or("no answer yet");
                 format!("the {name} has not answered for {} s: {why}", age.as_secs())
             })
@@ -260,7 +264,7 @@ async fn ping(State(health): State<Arc<Health>>, headers: HeaderMap) -> Response
     if !health.allows(&headers) {
         return StatusCode::UNAUTHORIZED.into_response();
     }
-    match health.problem() {
+    match health.problem(health.stale_after) {
         None => Json(json!({"health": "OK"})).into_response(),
         Some(error) => (
             StatusCode::SERVICE_UNAVAILABLE,
@@ -274,14 +278,14 @@ async fn status(State(health): State<Arc<Health>>, headers: HeaderMap) -> Respon
     if !health.allows(&headers) {
         return StatusCode::UNAUTHORIZED.into_response();
     }
-    let complaint = health.problem();
+    let problem = health.problem(SHORT_SILENCE);
     let (queue, site) = {
         let facts = health.facts.lock();
         (facts.queue.clone(), facts.site.clone())
     };
     let mut body = json!({
-        "health": complaint.is_none(),
-        "error": complaint,
+        "health": health.problem(health.stale_after).is_none(),
+        "error": problem,
         "uptime_seconds": health.started.elapsed().as_secs(),
         "breaker_open": site.breaker_open,
         "submit_host_fault": site.host_fault,
@@ -299,6 +303,27 @@ async fn status(State(health): State<Arc<Health>>, headers: HeaderMap) -> Respon
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_status_page_tells_of_a_failure_before_the_health_check_fails() {
+        let silence = |age, failure: Option<&str>| {
+            let health = Health::new(Duration::from_secs(300), None);
+            health.facts.lock().api = Peer {
+                answered: Instant::now().checked_sub(Duration::from_secs(age)),
+                failure: failure.map(str::to_owned),
+            };
+            [SHORT_SILENCE, health.stale_after].map(|failing| health.problem(failing).is_some())
+        };
+        for (age, failure, expected) in [
+            (10, Some("no answer"), [false, false]),
+            (20, Some("no answer"), [true, false]),
+            // A poll may be on its way.
+            (20, None, [false, false]),
+            (301, None, [true, true]),
+        ] {
+            assert_eq!(silence(age, failure), expected, "{age} s {failure:?}");
+        }
+    }
 
     #[test]
     fn what_waits_says_for_what() {
