@@ -13,7 +13,7 @@ use crate::api::Api;
 use crate::model::resources::Admission;
 use crate::model::world::Job;
 use crate::observe::owners::owner_of;
-use crate::scheduler::Scheduler;
+use crate::scheduler::{JobExit, Scheduler, Uncertainty};
 use crate::service::TokenModeName;
 use crate::service::state_dir::StateDir;
 use crate::service::subcommands::container_ref::ContainerRef;
@@ -81,12 +81,7 @@ pub(super) async fn explain_input<P: DispatcherCommands>(
         match (&ours, &jobs) {
             (Some(attempt), Ok(jobs)) if jobs.is_empty() => {
                 let ending = with_timeout(scheduler.job_exit(uuid, attempt)).await;
-                match ending {
-                    None => Some(no_reply_text(P::TERMS.scheduler)),
-                    // It was not submitted yet.
-                    Some(ending) if ending.without_trace => None,
-                    Some(ending) => Some(ending.reason).filter(|reason| !reason.is_empty()),
-                }
+                ending.map_or_else(|| Some(no_reply_text(P::TERMS.scheduler)), how_it_ended)
             }
             _ => None,
         }
@@ -135,6 +130,13 @@ pub(super) async fn explain_input<P: DispatcherCommands>(
     })
 }
 
+/// How the job ended; none if it was not submitted yet, or after the jobs were listed.
+fn how_it_ended(exit: JobExit) -> Option<String> {
+    let is_there = matches!(exit.uncertainty, Some(Uncertainty::StillRunning));
+    let has_ended = !exit.without_trace && !is_there && !exit.reason.is_empty();
+    has_ended.then_some(exit.reason)
+}
+
 /// What must pass before a start, if this host can store no block. The service tries the same.
 async fn storage_fault(client: &Client) -> Option<String> {
     let reason = match with_timeout(client.store_trial_block()).await {
@@ -144,4 +146,30 @@ async fn storage_fault(client: &Client) -> Option<String> {
     Some(format!(
         "the file storage (Keep) takes data from this host: {reason}"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_that_the_list_lacked_has_not_ended_for_that() {
+        let exit = |uncertainty, without_trace, reason: &str| JobExit {
+            uncertainty,
+            without_trace,
+            reason: reason.to_owned(),
+            ..JobExit::default()
+        };
+        let pending = "Slurm shows job 521 as PENDING (None)";
+        let unknown = Some(Uncertainty::ResultsUnknown("no answer".to_owned()));
+        for (exit, expected) in [
+            (exit(Some(Uncertainty::StillRunning), false, pending), None),
+            (exit(None, true, "Slurm has no record of it"), None),
+            (exit(None, false, ""), None),
+            (exit(None, false, "it failed"), Some("it failed")),
+            (exit(unknown, false, "it failed"), Some("it failed")),
+        ] {
+            assert_eq!(how_it_ended(exit).as_deref(), expected);
+        }
+    }
 }

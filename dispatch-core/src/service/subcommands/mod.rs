@@ -213,6 +213,9 @@ pub fn run<P: DispatcherCommands, E: std::fmt::Display>(
     }
 }
 
+/// Time limit of `explain`. Each query to the scheduler has a shorter one of its own.
+const EXPLAIN_TIMEOUT: Duration = Duration::from_secs(30);
+
 async fn answer<P: DispatcherCommands>(
     program: &P,
     subcommand: &Subcommand,
@@ -239,8 +242,13 @@ async fn answer<P: DispatcherCommands>(
             (render(&page, as_json)?, true)
         }
         Subcommand::Explain { container } => {
-            let answer = explain(&explain_input::explain_input(program, container).await?);
-            (render(&answer, as_json)?, true)
+            let asked = explain_input::explain_input(program, container);
+            let input = tokio::time::timeout(EXPLAIN_TIMEOUT, asked).await;
+            let input = input.map_err(|_| {
+                let seconds = EXPLAIN_TIMEOUT.as_secs();
+                format!("there is no answer after {seconds} s; `check` says what does not answer")
+            })?;
+            (render(&explain(&input?), as_json)?, true)
         }
         Subcommand::Check {
             submit_test,
