@@ -328,13 +328,13 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
     }
 
     /// Whether a change awaits confirmation by a job listing, a job may have ended, or containers
-    /// wait for a test after it or for a trial of the storage. The end of any job matters while the
+    /// wait for a test after it or for a trial. The end of any job matters while the
     /// scheduler takes no more of them.
     fn is_urgent(&self) -> bool {
         let rejections = self.runner.scheduler.rejections();
         self.reconciler.awaiting_confirmation()
             || self.job_exit_signaled.load(Ordering::Relaxed)
-            || self.runner.storage.is_awaited()
+            || self.awaits_trial()
             || rejections.is_some_and(|known| {
                 known.awaits_poll() || known.count() > 0 && self.reconciler.has_ending_jobs()
             })

@@ -349,6 +349,12 @@ impl<A: Api, S: Scheduler> Controller<A, S> {
         charges.collect()
     }
 
+    /// Whether starts wait for the end of a trial, of the storage or of this host.
+    pub(crate) fn awaits_trial(&self) -> bool {
+        let host = self.runner.scheduler.submit_host();
+        self.runner.storage.is_awaited() || host.is_some_and(Precondition::is_awaited)
+    }
+
     /// Why nothing can be started, if that is so: this host cannot submit jobs, or the file storage
     /// takes no data.
     pub(crate) fn host_fault(&self) -> Option<String> {
