@@ -317,7 +317,7 @@ impl Precondition {
             Ok(result) => {
                 let result = result.unwrap_or_else(|error| Err(error.to_string().into()));
                 (state.is_known, state.is_trying) = (true, false);
-                state.succeeded = result.as_ref().ok().map(|()| began).or(state.succeeded);
+                state.succeeded = state.succeeded.max(result.as_ref().ok().map(|()| began));
                 state.fault.tried(now, result);
             }
             Err(_) => {

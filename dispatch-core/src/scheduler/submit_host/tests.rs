@@ -110,6 +110,24 @@ async fn nothing_is_started_on_old_evidence_while_a_trial_goes_on() {
     assert!(!storage.is_awaited(), "the fault is known");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_slow_trial_makes_no_evidence_older() {
+    let seconds = Duration::from_secs;
+    let storage = Precondition::file_storage(None, move || async move {
+        tokio::time::sleep(seconds(5)).await;
+        Ok(())
+    });
+    storage.check_if_due(true).await;
+    tokio::time::sleep(seconds(1)).await;
+    storage.submission_sent();
+    let stored = storage.state.lock().succeeded;
+    tokio::time::sleep(seconds(3)).await;
+    storage.check_if_due(true).await;
+    let state = storage.state.lock();
+    assert!(!state.is_trying);
+    assert_eq!(state.succeeded, stored);
+}
+
 /// Also after a restart while the storage hangs: what is started then only waits in its job.
 #[tokio::test(start_paused = true)]
 async fn nothing_is_started_before_the_first_trial_has_ended() {
