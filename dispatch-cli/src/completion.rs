@@ -20,7 +20,7 @@ use crate::job_numbers;
 use crate::jobs;
 use crate::session::Session;
 use crate::state_dir;
-use crate::text::visible;
+use arvados_client::visible::visible;
 
 /// How long the server may take.
 const MAX_TIME: Duration = Duration::from_secs(1);

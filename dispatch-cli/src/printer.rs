@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::columns;
 use crate::error::CliError;
-use crate::text::{visible, visible_json};
+use arvados_client::visible::{visible, visible_json};
 
 /// Output format of a command.
 #[derive(Debug, Clone, Copy)]

@@ -12,7 +12,7 @@ use crate::job::{Job, JobState};
 use crate::pending_reason::{PendingReason, PendingReasons, ReasonKind};
 use crate::printer::eprint_note;
 use crate::session::Session;
-use crate::text::visible;
+use arvados_client::visible::visible;
 
 /// Interval at which the line is drawn; a job that ends before has none.
 const DRAW_INTERVAL: Duration = Duration::from_millis(200);

@@ -32,7 +32,6 @@ pub struct Settings {
 
     pub mount_method: MountMethod,
 
-    /// The filter of system calls.
     pub confinement: Confinement,
     pub user_namespace: bool,
     pub cpuset: Option<String>,

@@ -305,6 +305,7 @@ mod tests {
             let job = job(500, container);
             let last = vec![Note {
                 at: note,
+                by: None,
                 text: "not run now: it asks for 64 CPUs".to_owned(),
                 decision: String::new(),
             }];

@@ -22,6 +22,7 @@ pub mod retry;
 pub mod scopes;
 pub mod tls;
 pub mod token;
+pub mod visible;
 
 pub use client::Client;
 pub use endpoint::Endpoint;

@@ -3,6 +3,7 @@
 
 use std::fmt::Write;
 
+use arvados_client::UserUuid;
 use arvados_client::api::Note;
 use arvados_client::records::{Container, ContainerState};
 use jiff::Timestamp;
@@ -48,6 +49,8 @@ pub struct ExplainInput {
     pub host_fault: Option<String>,
     /// The last notes of a dispatcher on it, newest first, or why they could not be read.
     pub notes: Result<Vec<Note>, String>,
+    /// The user of the dispatch token, if the server tells. Others' notes are not believed.
+    pub own_user: Option<UserUuid>,
     /// The scheduler's own analysis of its job.
     pub analysis: Option<String>,
     /// User and project of the container, if they are known.
@@ -97,7 +100,7 @@ pub fn explain(facts: &ExplainInput) -> Explanation {
         lock,
         jobs: jobs(facts),
         why: why(facts),
-        last: last(&facts.notes),
+        last: last(facts),
         analysis: facts.analysis.clone(),
     }
 }
@@ -113,14 +116,23 @@ fn owner_text(owner: &Owner) -> Option<String> {
 }
 
 /// The notes in words.
-fn last(notes: &Result<Vec<Note>, String>) -> Vec<String> {
-    match notes {
-        Ok(notes) => {
-            let words = |note: &Note| format!("{}, {}", time_text(note.at), note.text);
-            notes.iter().map(words).collect()
-        }
+fn last(facts: &ExplainInput) -> Vec<String> {
+    let words = |note: &Note| {
+        let by = match (&note.by, is_own(facts, note)) {
+            (Some(user), false) => format!(" (written by {user})"),
+            _ => String::new(),
+        };
+        format!("{}, {}{by}", time_text(note.at), note.text)
+    };
+    match &facts.notes {
+        Ok(notes) => notes.iter().map(words).collect(),
         Err(error) => vec![error.clone()],
     }
+}
+
+/// Whether the service wrote the note, as far as its user tells.
+fn is_own(facts: &ExplainInput, note: &Note) -> bool {
+    facts.own_user.is_some() && note.by == facts.own_user
 }
 
 fn time_text(time: Timestamp) -> String {
@@ -131,6 +143,9 @@ fn time_text(time: Timestamp) -> String {
 /// limits and delays that hold a container.
 fn last_why_not(facts: &ExplainInput) -> Option<String> {
     let newest = facts.notes.as_ref().ok()?.first()?;
+    if !is_own(facts, newest) {
+        return None;
+    }
     let is_why_not = Decision::is_why_not(&newest.decision);
     is_why_not.then(|| format!("{} (the dispatcher, {})", newest.text, time_text(newest.at)))
 }

@@ -37,10 +37,11 @@ pub(super) async fn explain_input<P: DispatcherCommands>(
     let scheduler = program.scheduler(home, label.clone());
     let record = fetch(program, &client, &scheduler, asked).await?;
     let uuid = &record.uuid;
-    let (jobs, host_fault, notes, owner) = join!(
+    let (jobs, host_fault, notes, user, owner) = join!(
         list_jobs(&scheduler),
         host_fault(&scheduler),
         client.last_notes(uuid, MAX_NOTES),
+        client.current_user(),
         owner_of(&client, &record)
     );
     let owner = owner?;
@@ -117,6 +118,7 @@ pub(super) async fn explain_input<P: DispatcherCommands>(
     let waiting = scheduler.pending_reasons().remove(uuid);
     Ok(ExplainInput {
         notes: notes.map_err(|error| format!("not known: {error}")),
+        own_user: user.ok().map(|user| user.uuid),
         names: P::TERMS,
         container,
         held_by_us: ours.is_some(),

@@ -15,6 +15,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use arvados_client::records::{Container, ContainerState};
+use arvados_client::visible::{visible, visible_json};
 use arvados_client::{Client, ContainerUuid};
 use clap::Args;
 use preflight::{Report, one_line};
@@ -209,7 +210,7 @@ pub fn run<P: DispatcherCommands, E: std::fmt::Display>(
             print!("{page}");
             service::exit_config_error("the check found a failure")
         }
-        Err(error) => service::exit_config_error(&error.to_string()),
+        Err(error) => service::exit_config_error(&visible(&error.to_string())),
     }
 }
 
@@ -271,8 +272,8 @@ async fn answer<P: DispatcherCommands>(
 
 fn render(page: &impl Render, as_json: bool) -> serde_json::Result<String> {
     match as_json {
-        false => Ok(page.text()),
-        true => serde_json::to_string(page).map(|text| text + "\n"),
+        false => Ok(visible(&page.text())),
+        true => serde_json::to_string(page).map(|text| visible_json(&text) + "\n"),
     }
 }
 

@@ -10,7 +10,7 @@ use super::NewLog;
 use crate::client::Client;
 use crate::error::Error;
 use crate::filter::Query;
-use crate::ids::ContainerUuid;
+use crate::ids::{ContainerUuid, UserUuid};
 use crate::records::Log;
 
 /// The `event_type` of all notes.
@@ -24,6 +24,8 @@ const DECISION: &str = "dispatch_event";
 pub struct Note {
     /// When it was written.
     pub at: Timestamp,
+    /// The user who wrote it. Any user may write about any object (API server, `logs`).
+    pub by: Option<UserUuid>,
     /// One sentence.
     pub text: String,
     /// Name of the decision, such as `dispatched`; empty in an entry of another program.
@@ -54,6 +56,7 @@ impl Client {
             let decision = entry.properties[DECISION].as_str().unwrap_or_default();
             Some(Note {
                 at: entry.event_at?,
+                by: entry.modified_by_user_uuid,
                 text: entry.properties[TEXT].as_str()?.to_owned(),
                 decision: decision.to_owned(),
             })

@@ -38,6 +38,7 @@ fn facts(record: Value, held_by_us: bool, jobs: &[(&str, Option<&str>)]) -> Expl
         fit: Admission::Now,
         host_fault: None,
         notes: Ok(Vec::new()),
+        own_user: Some(service_user()),
         owner: None,
     }
 }
@@ -67,9 +68,14 @@ fn every_state_has_its_reason() {
     }
 }
 
+fn service_user() -> UserUuid {
+    UserUuid::parse("zzzzz-tpzed-000000000000009").unwrap()
+}
+
 fn note(decision: &str, text: &str) -> Note {
     Note {
         at: "2026-11-22T04:00:00Z".parse().unwrap(),
+        by: Some(service_user()),
         text: text.to_owned(),
         decision: decision.to_owned(),
     }
@@ -90,6 +96,13 @@ fn what_holds_a_queued_container_is_told_as_the_service_told_it_last() {
     facts.notes = Ok(vec![refused, held]);
     let why = explain(&facts).why;
     assert!(why.starts_with("the dispatcher submits it when"), "{why}");
+    // Any user of an Arvados server may write about any container.
+    let mut forged = note("deferred", "not run now: ask mallory");
+    forged.by = UserUuid::parse("zzzzz-tpzed-000000000000001").ok();
+    facts.notes = Ok(vec![forged]);
+    let answer = explain(&facts);
+    assert!(!answer.why.contains("mallory"), "{}", answer.why);
+    assert!(answer.last[0].ends_with("(written by zzzzz-tpzed-000000000000001)"));
     facts.notes = Err("not known: no answer".to_owned());
     assert_eq!(explain(&facts).last, ["not known: no answer"]);
 }
